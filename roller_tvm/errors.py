@@ -154,6 +154,10 @@ class RecordError(BadInput):
     """A record file is corrupt, or was written for something else."""
 
 
+class RecordWarning(UserWarning):
+    """Part of a record file could not be read and was left out."""
+
+
 class NoTvm(RollerError):
     """TVM is needed and cannot be imported."""
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .errors import BadInput
 
@@ -154,9 +154,9 @@ def lines(path: Path, mib: int = TEXT_MIB, line_mib: int = LINE_MIB) -> Iterator
     most, longest = limit_bytes(mib), limit_bytes(line_mib)
     with ExitStack() as stack:
         try:
-            file: IO[bytes] = stack.enter_context(open(path, "rb", opener=_without_waiting))
+            file: Any = stack.enter_context(open(path, "rb", opener=_without_waiting))
             if file.read(2) == PACKED:
-                file = stack.enter_context(gzip.open(path, "rb"))  # type: ignore[assignment]
+                file = stack.enter_context(gzip.open(path, "rb"))
             else:
                 file.seek(0)
             taken = number = 0

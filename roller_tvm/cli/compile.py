@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments
 from roller_tvm.cli.model import add_model_arguments, open_session, progress_of, read_model, say, tune_words
-from roller_tvm.errors import BadInput, RollerError, UsageError, cannot_write
+from roller_tvm.errors import BadInput, RecordWarning, RollerError, UsageError, cannot_write
 from roller_tvm.models.line import SCHEDULES
+from roller_tvm.models.package import REPORT
+
+#: Lines of records that cannot be read, said one by one.
+SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +64,11 @@ def run(args: argparse.Namespace) -> int:
     read_model(args, session)
     witnessed = _witnessed(session.on_pocl()) if args.on_pocl else {}
     start = time.perf_counter()
-    session.built(progress_of("planning"))
+    with reading_records(records):
+        built = session.built(progress_of("planning"))
+    if records is not None:
+        kernels = getattr(built, REPORT).plans
+        say(f"records: {sum(k.how == 'record' for k in kernels)} of {len(kernels)} operators had one in {records}")
     output = session.save(args.output or session.line.output)
     seconds, size = time.perf_counter() - start, output.stat().st_size
     fusion = session.fused() if args.fuse_rtasks else None
@@ -96,6 +106,24 @@ def run(args: argparse.Namespace) -> int:
         kind = words["kind"] if isinstance(words, dict) else words.split()[0]
         say(f"next: roller-tvm run {output} --print-time{' (without a GPU: --emulate)' if kind == 'cuda' else ''}")
     return 0
+
+
+@contextlib.contextmanager
+def reading_records(records: Path | None) -> Iterator[None]:
+    """Say which lines of the records cannot be read: how many, and of the first each place and reason."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RecordWarning)
+        yield
+    lost = [str(one.message).partition("\n")[0] for one in caught if issubclass(one.category, RecordWarning)]
+    for one in caught:
+        if not issubclass(one.category, RecordWarning):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if lost:
+        say(f"{records}: {len(lost)} line{'s' if len(lost) > 1 else ''} could not be read, and left out:")
+        for told in lost[:SHOWN]:
+            say(f"  {told}")
+        if len(lost) > SHOWN:
+            say(f"  and {len(lost) - SHOWN} more")
 
 
 def _check_fusion(args: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roller_tvm.codegen.host_code import HostCode
 from roller_tvm.errors import BadInput
-from roller_tvm.package_members import BROKEN, add_members, read_members
+from roller_tvm.package_members import BROKEN, add_members, check_seal, read_members
 
 #: Names of the members.
 SOURCE, HOST = "roller_tvm.cu", "roller_tvm.host.json"
@@ -81,6 +81,7 @@ class BuiltKernels:
         path = Path(path)
         if not path.is_file():
             raise BadInput("no such file", str(path), "give an output of 'roller-tvm compile' (.tar or .so)")
+        check_seal(path)
         try:
             return cls.from_members(read_members(path, (SOURCE, HOST)))
         except (*BROKEN, TypeError) as error:

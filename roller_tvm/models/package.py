@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write, last_line
 from ..folders import beside
-from ..package_members import add_members
+from ..package_members import add_members, check_seal, seal
 from ..tuning.kernel_times import KernelTime
 from ..tuning.model_report import ModelReport, report_of
 from ..tvm_env.compiler import require_compiler
@@ -65,6 +65,7 @@ class Format:
                 for kept in (getattr(built, KERNELS, None), getattr(built, REPORT, None)):
                     if kept is not None:
                         add_members(made, kept.members())
+                seal(made)
         except OSError as error:
             raise _not_written(error, path) from error
         except RuntimeError as error:  # the C++ compiler that links the library
@@ -140,6 +141,7 @@ class LoadedModel(ABC):
             raise self.FORMAT.refused(path)
         if not packed and is_cut_off(path):
             raise BadInput("is half of a library", str(path), "compile the model again")
+        check_seal(path)
         try:
             self._open(tvm, path, packed, device)
         except UNREADABLE as error:

@@ -18,17 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import foreign
 from ..codegen.intrinsics import register
 from ..errors import BadInput, RecordError, RollerError, cannot_write
+from ..folders import beside
 from ..tir.nodes import structurally_equal
 from ..tuning import results
 from ..tuning.interrupt import deferred_interrupt
+from ..tuning.record_rules import check_trace
 from ..tuning.supervise import last_line
 from ..version import __version__
+from .record_files import NOTES, RECORDS, WORKLOADS, checked, checksums, intrinsics_of, know_intrinsics, loaded, warn_of
 from .targets import make_target, system_triple
 from .tasks import without_names
 
-WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
 REPORT = "roller_tvm.txt"
 #: What of a target does not tell kernels apart.
 _NOT_KERNELS = ("tag", "keys", "host", "model")
@@ -113,18 +116,21 @@ class Store:
         self._take_lock(folder)
         lines = list(_whole_lines(folder / NOTES))
         for number, line in enumerate(lines):
+            where = f"{folder / NOTES}, line {number + 1}"
             try:
-                data = json.loads(line)
+                data = foreign.loads(line)
             except ValueError:
-                where = f"{folder / NOTES}, line {number + 1}"
                 raise RecordError("is not a line of JSON", where, "delete that line") from None
-            if not isinstance(data, dict) or not {"target", "key"} & data.keys():
-                raise RecordError("is no note of a record", f"{folder / NOTES}, line {number + 1}", "delete that line")
-            if "target" in data:
-                self._check_target(data["target"], str(folder))
-            else:
-                note = Note.of(data)
-                self.notes[note.key] = note
+            if not isinstance(data, dict) or not {"target", "key", "sum"} & data.keys():
+                raise RecordError("is no note of a record", where, "delete that line")
+            try:
+                if "target" in data:
+                    self._check_target(target_text(data["target"]), str(folder))
+                elif "key" in data:
+                    note = Note.of(data)
+                    self.notes[note.key] = note
+            except ValueError as error:
+                raise RecordError(f"is no note of a record: {error}", where, "delete that line") from None
         if not lines:
             self._append(json.dumps({"target": str(self.target), "version": __version__}, sort_keys=True))
 
@@ -145,16 +151,43 @@ class Store:
                 pass
 
     def _open_json(self, folder: Path, module_equality: str) -> Any:
+        """Open the files to write to, after what cannot be read was set aside."""
         from tvm.s_tir.meta_schedule.database import JSONDatabase
 
         for name in (WORKLOADS, RECORDS):  # half a last line, of a process that was killed, would keep all from loading
             mend(folder / name)
-        if (folder / RECORDS).exists():
-            know_intrinsics(folder / RECORDS)
-        try:
-            return JSONDatabase(work_dir=str(folder), module_equality=module_equality)
-        except Exception as error:
-            raise RecordError(f"MetaSchedule cannot read its files: {last_line(error)}", str(folder), OTHER) from error
+        found = checked(folder, checksums(_whole_lines(folder / NOTES)))
+        if not found.lost:
+            know_intrinsics(line for _, _, line in found.records)
+            with contextlib.suppress(Exception):  # which line TVM stumbles over, is asked one by one
+                return JSONDatabase(work_dir=str(folder), module_equality=module_equality)
+        loaded(found, folder, module_equality)
+        self._set_aside(folder, found)
+        return JSONDatabase(work_dir=str(folder), module_equality=module_equality)
+
+    def _set_aside(self, folder: Path, found: Any) -> None:
+        """Write the files anew without the lines that cannot be read; the old files stay beside them."""
+        warn_of(found.lost)
+        if not found.records and not found.workloads:
+            raise RecordError(f"MetaSchedule's files cannot be read; {found.lost[0]}", str(folder), OTHER)
+        texts = found.texts()
+        with self._writing():
+            for name, text in texts.items():
+                (folder / name).replace(folder / f"{name}.damaged")
+                with beside(folder / name) as made:
+                    made.write_text(text, encoding="utf-8")
+            notes = [line for line in _whole_lines(folder / NOTES) if '"sum"' not in line]
+            lines = [(name, *one) for name, text in texts.items() for one in enumerate(text.splitlines(), 1)]
+            sums = [_sum_note(*line) for line in lines]
+            self._rewrite(folder / NOTES, "".join(f"{line}\n" for line in [*notes, *sums]))
+
+    def _rewrite(self, path: Path, text: str) -> None:
+        """Write the notes anew in their place: the file is locked."""
+        with path.open("r+", encoding="utf-8") as file:
+            file.write(text)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
 
     def _check_records(self) -> None:
         where = str(self.folder) if self.folder is not None else "database"
@@ -227,9 +260,13 @@ class Store:
         path = None if self.folder is None else self.folder / name
         before = path.stat().st_size if path is not None and path.exists() else 0
         yield
-        if path is not None and not _grew(path, before):
+        if path is None:
+            return
+        if not _grew(path, before):
             mend(path)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        data = path.read_bytes()
+        self._append(_sum_note(name, data.count(b"\n"), data[before:].rstrip(b"\n")))
 
     def report(self, text: str) -> None:
         """Write the table of a tuning beside the records."""
@@ -247,6 +284,8 @@ class Store:
         assert self.folder is not None
         with self._writing(), open(self.folder / NOTES, "a", encoding="utf-8") as file:
             file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -309,11 +348,32 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if hasattr(value, "__len__") else str(tvm.ir.save_json(value))
 
 
+def _sum_note(name: str, number: int, line: str | bytes) -> str:
+    """Return the note with the checksum of a file's line."""
+    return json.dumps({"of": name, "line": number, "sum": foreign.checksum(line)})
+
+
+def target_text(value: Any) -> str:
+    """Return the text of a target in a note; raise ``ValueError`` if it is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"'target' must be a text (got a {type(value).__name__})")
+    if value.lstrip().startswith("{") and not isinstance(foreign.loads(value), dict):
+        raise ValueError("'target' is no target")
+    return value
+
+
 def replay(mod: Any, line: str) -> Any:
-    """A schedule of the module with a record's trace applied."""
+    """A schedule of the module with a record's trace applied, if it is a tuner's.
+
+    Raises
+    ------
+    ValueError
+        The trace holds something that no tuner emits.
+    """
     from tvm import s_tir
     from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 
+    check_trace(foreign.loads(line))
     for name in intrinsics_of(line):
         register(name)
     schedule = s_tir.Schedule(mod)
@@ -325,33 +385,6 @@ def copies_ahead(line: str) -> bool:
     """Return whether a record's trace has asynchronous copies, which run if the build enables ``tirx.use_async_copy``.
     """
     return "software_pipeline_async_stages" in line
-
-
-def intrinsics_of(line: str) -> list[str]:
-    """Tensor intrinsics that a record's trace names.
-
-    Examples
-    --------
-    >>> intrinsics_of('[[[["Tensorize", ["l1"], ["wmma_sync", 1], []], ["Fuse", [], [], []]], []], [1.0]]')
-    ['wmma_sync']
-    """
-    (instructions, _), *_ = json.loads(line)
-    return sorted({str(attributes[0]) for kind, _, attributes, _ in instructions if kind == "Tensorize"})
-
-
-def know_intrinsics(records: Path) -> None:
-    """Register the tensor intrinsics named in a file's traces: TVM cannot read a trace with an unknown name.
-
-    Examples
-    --------
-    >>> know_intrinsics(Path("records/database_tuning_record.json"))  # doctest: +SKIP
-    """
-    for line in records.read_text().splitlines():
-        if '"Tensorize"' not in line:
-            continue
-        with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):  # TVM's reader says what is wrong
-            for name in intrinsics_of(json.dumps(json.loads(line)[1])):
-                register(name)
 
 
 def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:
@@ -410,8 +443,9 @@ def for_other_kernels(one: str, other: str) -> bool:
 
 
 def _grew(path: Path, before: int) -> bool:
-    """Return True if a file is longer than `before` bytes and ends with a whole line."""
+    """Return True if a file is longer than `before` bytes, on the disk, and ends with a whole line."""
     with path.open("rb") as file:
+        os.fsync(file.fileno())
         if file.seek(0, os.SEEK_END) <= before:
             return False
         file.seek(-1, os.SEEK_END)

@@ -22,8 +22,6 @@ from tvm import relax
 from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError, must_be
-from ..folders import work_folder
-from ..models import last_line
 from ..models.line import SCHEDULES
 from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
@@ -31,7 +29,7 @@ from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
-from .database import for_other_kernels, kernels_of, know_intrinsics, mend
+from .database import for_other_kernels, kernels_of
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
@@ -42,6 +40,7 @@ from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
+from .record_files import opened
 from .reference import gpu_rules
 from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
@@ -335,7 +334,7 @@ def _database(given: Any, target: Any) -> Iterator[Any]:
         yield current
         return
     if isinstance(given, (str, os.PathLike)):
-        given, where = _read(Path(given)), str(given)
+        given, where = opened(Path(given)), str(given)
     else:
         where = "database"
         if not isinstance(given, meta_schedule.Database):
@@ -355,32 +354,6 @@ def _left(mod: Any) -> set[str]:
 def _warn_of_no_record(functions: int, given: Any) -> None:
     told = f"none of {functions} functions has a record in {given}: tuned for another model, device or layouts"
     warnings.warn(f"{told}; Roller's plans are taken, not measured", RuntimeWarning, stacklevel=3)
-
-
-def _opened(files: Sequence[Path]) -> Any:
-    """A database without the half of a last line that a process that was killed, or is writing, left."""
-    from tvm.s_tir.meta_schedule.database import JSONDatabase
-
-    if all(data.endswith(b"\n") or not data for data in (file.read_bytes() for file in files)):
-        return JSONDatabase(*map(str, files))
-    with work_folder() as folder:
-        copies = [Path(folder, file.name) for file in files]
-        for file, copy in zip(files, copies, strict=True):
-            copy.write_bytes(file.read_bytes())
-            mend(copy)
-        return JSONDatabase(*map(str, copies))
-
-
-def _read(folder: Path) -> Any:
-    files = [folder / "database_workload.json", folder / "database_tuning_record.json"]
-    missing = [f.name for f in files if not f.is_file()]
-    if missing:
-        raise RecordError(f"has no {' and no '.join(missing)}", str(folder), "give the folder that tune_relax wrote")
-    know_intrinsics(files[1])
-    try:
-        return _opened(files)
-    except Exception as error:  # whatever the reader stumbles over
-        raise RecordError(f"cannot be read: {last_line(error)}", str(folder), "tune again into a new folder") from error
 
 
 def _check_target(database: Any, target: Any, where: str) -> None:

@@ -21,7 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.errors import BadInput, RecordError, cannot_write, last_line
+from roller_tvm import foreign
+from roller_tvm.errors import BadInput, RecordError, RecordWarning, cannot_write, last_line
+from roller_tvm.tuning.record_rules import check_steps
 from roller_tvm.tuning.results import UNMEASURED, Note
 
 MARK = "# roller-tvm "
@@ -29,10 +31,6 @@ MARK = "# roller-tvm "
 KEPT = "# roller-tvm-kept "
 #: How a record begins, blanks aside.
 RECORD = b'{"i":[["'
-
-
-class RecordWarning(UserWarning):
-    """Part of a record file could not be read and was left out."""
 
 
 @dataclass(frozen=True)
@@ -52,32 +50,38 @@ class Record:
         return self.note is None or self.note.measured_s is not None
 
 
-def note_line(note: Note) -> str:
-    """Return the comment before a record."""
-    return MARK + note.json()
+def note_line(note: Note, checksum: str = "") -> str:
+    """Return the comment before a record, with the record's checksum."""
+    summed = {**json.loads(note.json()), "sum": checksum}
+    return MARK + (json.dumps(summed, sort_keys=True) if checksum else note.json())
 
 
-def _note(line: str) -> Note | None:
+def _note(line: str) -> tuple[Note | None, str]:
+    """Return the note in a comment, and the checksum of the record behind it; None and '' if there is none."""
     try:
-        return Note.of(json.loads(line[len(MARK) :]))
-    except (ValueError, TypeError, AttributeError):
-        return None
+        data = foreign.loads(line[len(MARK) :])
+        return Note.of(data), str(data.get("sum", ""))
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None, ""
 
 
 def parse(line: str) -> tuple[str, str, float, int]:
     """Return workload key, target, mean cost and error number of a record line; raise ``ValueError`` if it is none."""
-    data = json.loads(line)
+    data = foreign.loads(line)
     try:
         key, target = data["i"][0][:2]
         steps, costs, error_no = data["i"][1][1], data["r"][0], data["r"][1]
         version = data["v"]
-    except (KeyError, IndexError, TypeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"not a record of auto_scheduler ({type(error).__name__}: {error})") from None
     types = ((key, str), (target, str), (steps, list), (version, str), (error_no, int), (costs, list))
     good = all(isinstance(value, kind) for value, kind in types) and len(costs) > 0
     if not good or not all(isinstance(c, (int, float)) for c in costs):
         raise ValueError("not a record of auto_scheduler (a field is of a wrong type)")
-    return key, target, math.fsum(costs) / len(costs), error_no
+    try:
+        return key, target, math.fsum(costs) / len(costs), error_no
+    except OverflowError as error:
+        raise ValueError(f"not a record of auto_scheduler (its cost: {error})") from None
 
 
 def read_records(path: str | os.PathLike[str], strict: bool = True) -> list[Record]:
@@ -124,16 +128,19 @@ def read_kept(path: str | os.PathLike[str]) -> dict[tuple[str, str], tuple[str, 
 
 
 def _records(path: Path, data: bytes, strict: bool) -> Iterator[Record]:
-    note = None
+    note, sum_ = None, ""
     lines = data.split(b"\n")
     for number, raw in enumerate(lines, 1):
         text = raw.decode(errors="replace")
         if text[:1] in ("", "#", " "):  # as TVM's reader does
             if text or number < len(lines):
-                note = _note(text) if text.startswith(MARK) else None
+                note, sum_ = _note(text) if text.startswith(MARK) else (None, "")
             continue
         try:
             key, target, cost, error_no = parse(text)
+            check_steps(foreign.loads(text))
+            if sum_ and sum_ != foreign.checksum(raw):
+                raise ValueError("its checksum is another: it was damaged or changed")
         except ValueError as error:
             where = f"{path}:{number}"
             if number == len(lines):  # no newline after it
@@ -149,11 +156,11 @@ def _records(path: Path, data: bytes, strict: bool) -> Iterator[Record]:
                     "delete this line, or write to another file",
                 ) from None
             else:
-                _warn(where, f"not a record of auto_scheduler: {_start(text)}", "left out; delete this line")
-            note = None
+                _warn(where, f"not a record of auto_scheduler: {_start(text)} ({error})", "left out; delete this line")
+            note, sum_ = None, ""
             continue
         yield Record(text, number, key, target, cost, error_no, note)
-        note = None
+        note, sum_ = None, ""
 
 
 def _start(text: str) -> str:
@@ -194,7 +201,8 @@ def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -
         raise ValueError("a record needs a measured or a predicted time")
     spent = seconds_spent if note.measured_s is not None else 0.0  # which tells the two apart where the note is lost
     result = MeasureResult([cost], 0, "", spent, time.time())
-    return f"{note_line(note)}\n{str(dump_record_to_string(MeasureInput(task, state), result)).strip()}\n"
+    line = str(dump_record_to_string(MeasureInput(task, state), result)).strip()
+    return f"{note_line(note, foreign.checksum(line))}\n{line}\n"
 
 
 class RecordWriter:

@@ -145,7 +145,7 @@ def report_of(path: Path) -> ModelReport:
     """Return the report kept in a model's file; an empty one if there is none."""
     try:
         return ModelReport.from_json(json.loads(read_members(path, (MEMBER,))[MEMBER]))
-    except (*BROKEN, TypeError):  # written by another program, or an older version
+    except (*BROKEN, TypeError, AttributeError, BadInput):  # written by another program, or an older version
         return ModelReport(f"the target of {path.name}")
 
 

@@ -62,7 +62,23 @@ class Note:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Self:
-        """Return a note of JSON values, less those that a later version has added."""
+        """Return a note of JSON values, less those that a later version has added.
+
+        Raises
+        ------
+        ValueError
+            A value is of another type.
+        """
+        for name, value in data.items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name.endswith("_s") or name == "flops":
+                good = value is None or number
+            elif name == "trials":
+                good = isinstance(value, int) and number
+            else:
+                good = isinstance(value, (str, bool))
+            if not good:
+                raise ValueError(f"{name!r} of a note cannot be {value!r}")
         return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
 
 

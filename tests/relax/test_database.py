@@ -13,7 +13,7 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase  # noqa: E402
 
-from roller_tvm.errors import BadInput, RecordError  # noqa: E402
+from roller_tvm.errors import BadInput, RecordError, RecordWarning  # noqa: E402
 from roller_tvm.relax import pipeline, tune, tune_tir  # noqa: E402
 from roller_tvm.relax.candidates import make_candidates  # noqa: E402
 from roller_tvm.relax.database import NOTES, RECORDS, WORKLOADS, Note, Store, check_replay  # noqa: E402
@@ -167,8 +167,9 @@ def test_half_a_last_line_is_mended_and_anything_else_named(tmp_path):
         assert len(store.database) == 2 and len(store.notes) == 2
         commit(store, M.matmul(9))
     (tmp_path / RECORDS).write_text("nonsense\n")
-    with pytest.raises(RecordError, match="cannot read"):
-        Store(tmp_path, M.TARGET)
+    with pytest.warns(RecordWarning, match=f"{RECORDS}:1: its checksum"), Store(tmp_path, M.TARGET) as store:
+        assert len(store.database) == 0, "tuned again"
+    assert (tmp_path / f"{RECORDS}.damaged").read_text() == "nonsense\n"
 
 
 def test_two_processes_do_not_write_one_folder(tmp_path):
@@ -210,3 +211,56 @@ def test_records_for_the_least_cpu_are_told(tmp_path):
         pass
     with pytest.raises(BadInput, match="must be a folder or a MetaSchedule database"), pipeline._database(5, wide):
         pass
+
+
+def damaged(tmp_path, change):
+    """Tune a function, change its database's files, and return the folder."""
+    from roller_tvm.relax.record_files import opened
+
+    folder = tmp_path / "records"
+    with Store(folder, M.TARGET) as store:
+        commit(store, M.matmul())
+    change(folder)
+    return folder, opened
+
+
+def test_a_flipped_bit_is_told_by_its_line_and_nothing_of_it_is_used(tmp_path):
+    def flip(folder):
+        data = bytearray((folder / RECORDS).read_bytes())
+        at = data.index(b'"Split"') + 20
+        data[at] = ord("7") if data[at] != ord("7") else ord("3")
+        (folder / RECORDS).write_bytes(data)
+
+    folder, opened = damaged(tmp_path, flip)
+    with pytest.warns(RecordWarning, match=f"{RECORDS}:1: (its checksum is another|.*)"), pytest.raises(RecordError):
+        opened(folder)
+
+
+HOSTILE = {
+    "pragma_import_llvm": '["Annotate", ["l1", "\\"/tmp/x.ll\\""], ["pragma_import_llvm"], []]',
+    "pragma_import_c": '["Annotate", ["l1", "\\"int x;\\""], ["pragma_import_c"], []]',
+    "UnsafeHideBufferAccess": '["UnsafeHideBufferAccess", ["b0"], ["read", [0]], []]',
+    "tirx.Call": '["TransformLayout", ["b0", "{\\"root_index\\":0,\\"nodes\\":[{\\"type\\":\\"tirx.Call\\"}]}"],'
+    " [0, 0, 0], []]",
+}
+
+
+@pytest.mark.parametrize("named", HOSTILE)
+def test_a_trace_that_names_code_is_refused_by_every_reader(tmp_path, named):
+    from roller_tvm.relax.database import replay
+
+    def attack(folder):
+        line = (folder / RECORDS).read_text().replace('"],["b0"]],', f'"],["b0"]],{HOSTILE[named]},', 1)
+        (folder / RECORDS).write_text(line)
+        (folder / NOTES).write_text("".join(
+            f"{row}\n" for row in (folder / NOTES).read_text().splitlines() if '"sum"' not in row))  # fmt: skip
+
+    folder, opened = damaged(tmp_path, attack)
+    line = json.dumps(json.loads((folder / RECORDS).read_text().splitlines()[0])[1])
+    with pytest.raises(ValueError, match=named):
+        replay(M.matmul(), line)
+    with pytest.warns(RecordWarning, match=named), pytest.raises(RecordError, match="not one record"):
+        opened(folder)
+    with pytest.warns(RecordWarning, match=named):
+        Store(folder, M.TARGET).close()
+    assert named not in (folder / RECORDS).read_text() and named in (folder / f"{RECORDS}.damaged").read_text()

@@ -153,7 +153,8 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path):
         tune(M.network(), target=M.TARGET, work_dir=tmp_path, max_trials_global=0, progress=stop)
     _, result = tune(M.network(), target=M.TARGET, work_dir=tmp_path, max_trials_global=0)
     assert [t.status for t in result.tasks] == ["resumed", "planned"]
-    assert len((tmp_path / "roller_tvm.jsonl").read_text().splitlines()) == 3
+    notes = (tmp_path / "roller_tvm.jsonl").read_text().splitlines()
+    assert len([line for line in notes if '"sum"' not in line]) == 3
     assert json.loads((tmp_path / "roller_tvm.jsonl").read_text().splitlines()[0])["target"] == str(M.TARGET)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.errors import BadInput, DiskFull, RecordError
+from roller_tvm.foreign import checksum
 from roller_tvm.relay import records as R
 
 LINE = json.dumps({"i": [['["abc", [4]]', "llvm -keys=cpu", [1], "", 2, []], [[], [["PR", 1]]]],
@@ -189,3 +190,24 @@ def test_each_target_gets_its_own_record(tmp_path):
         assert "parallel" in task.print_best(str(path)) and task.apply_best(str(path))
     writer.append(R.kept_line(key, str(tvm.target.Target(names[2])), "TVM's own is faster", 10))
     assert not R.load_for_build(path, str(tvm.target.Target(names[2])))
+
+
+@pytest.mark.parametrize("pragma", ["import_llvm$/tmp/x.ll", "import_c", "debug_skip_region"])
+def test_a_record_that_names_code_is_refused(tmp_path, pragma):
+    path, record = tmp_path / "r.json", json.loads(LINE)
+    record["i"][1][1].append(["PR", 0, 0, pragma])
+    path.write_text(f"{LINE}\n{json.dumps(record)}\n")
+    with pytest.warns(R.RecordWarning, match=r"r.json:2: .*which no tuner does"):
+        assert len(R.read_records(path, strict=False)) == 1
+    with pytest.raises(RecordError, match="which no tuner does"):
+        R.read_records(path)
+
+
+def test_a_flipped_bit_is_told_by_its_line(tmp_path):
+    path = tmp_path / "r.json"
+    text = f"{R.note_line(NOTE, checksum(LINE))}\n{LINE}\n"
+    path.write_text(text)
+    assert len(R.read_records(path)) == 1
+    path.write_text(text[:-8] + ("1" if text[-8] != "1" else "2") + text[-7:])
+    with pytest.warns(R.RecordWarning, match=r"r.json:2: .*(checksum|not a record)"):
+        assert not R.read_records(path, strict=False)
