@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import io
+import lzma
+import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from roller_tvm.errors import BadInput, cannot_write
+
+#: What numpy and zipfile raise for a file that is no .npz file, or a damaged one.
+BROKEN = (
+    ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError, KeyError, NotImplementedError,
+    RuntimeError, MemoryError, OverflowError, SyntaxError, struct.error, tokenize.TokenError, zlib.error, lzma.LZMAError,
+)  # fmt: skip
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -25,7 +35,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         with np.load(path) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+    except BROKEN as error:
         told = "it holds a single array" if isinstance(error, (AttributeError, TypeError)) else str(error)
         remedy = "write it with numpy.savez(file, input_name=array)"
         raise BadInput(f"is not an .npz file: {told}", str(path), remedy) from error

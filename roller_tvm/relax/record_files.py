@@ -151,7 +151,7 @@ def opened(folder: Path, module_equality: str = "structural") -> Any:
     database = loaded(found, folder, module_equality)
     warn_of(found.lost)
     if found.lost and not found.records:
-        raise RecordError(f"not one record can be read; {found.lost[0]}", str(folder), "tune again into a new folder")
+        raise RecordError(f"its records cannot be read: {found.lost[0]}", str(folder), "tune again into a new folder")
     return database
 
 

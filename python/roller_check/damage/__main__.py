@@ -1,0 +1,49 @@
+"""Damage files and count what the readers make of them.
+
+    python -m roller_check.damage --inputs 1000                      # each reader, from seed 0
+    python -m roller_check.damage --inputs 100000 --out faults.json  # goes on where an earlier run stopped
+
+Exit code 1 if there was a traceback, a hang, a wrong answer or a silent loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from .readers import READERS
+from .run import Tally, load, run, save
+
+#: Inputs between two writings of the counts.
+STEP = 500
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="roller_check.damage", description=__doc__.splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=200, metavar="N", help="damaged inputs, each reader; default 200")
+    parser.add_argument("--readers", default=",".join(READERS), help=f"of {', '.join(READERS)}; default all")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")
+    parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long; default 600")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="keep the counts here, and go on from them")
+    args = parser.parse_args(words)
+    tallies = load(args.out) if args.out else {}
+    until = time.monotonic() + 60 * args.minutes
+    for name in args.readers.split(","):
+        tally = tallies.setdefault(name, Tally(name))
+        while tally.inputs < args.inputs and time.monotonic() < until:
+            first = args.seed + tally.inputs
+            run(name, range(first, first + min(STEP, args.inputs - tally.inputs)), tally, until)
+            if args.out:
+                save(args.out, tallies)
+        print(tally, flush=True)
+        for fault in tally.faults[:3]:
+            print(f"  seed {fault['seed']}, {fault['rule']}: {fault['kind']}: {fault['text'].strip().splitlines()[-1]}")
+    total, faults = (sum(n) for n in zip(*((t.inputs, len(t.faults)) for t in tallies.values()), strict=True))
+    print(f"{total} damaged inputs, {faults} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
