@@ -25,6 +25,10 @@ RIGHT, WRONG, NOT_RUN = "right", "WRONG", "not executed"
 
 def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
+    if words[:1] == ["faults"]:
+        from roller_check.damage.__main__ import main as faults
+
+        return faults(words[1:])
     if words[:1] == ["fuzz"]:
         from roller_check.fuzz.command import main as fuzz
 

@@ -18,7 +18,8 @@ from roller_tvm.errors import BadInput, cannot_write
 #: What numpy and zipfile raise for a file that is no .npz file, or a damaged one.
 BROKEN = (
     ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError, KeyError, NotImplementedError,
-    RuntimeError, MemoryError, OverflowError, SyntaxError, struct.error, tokenize.TokenError, zlib.error, lzma.LZMAError,
+    RuntimeError, MemoryError, OverflowError, SyntaxError, struct.error, tokenize.TokenError, zlib.error,
+    lzma.LZMAError,
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from roller_tvm.device.level import LEVEL, LIMITS, SCOPES, FileNumber
 from roller_tvm.device.quantity import Quantity, read_quantity
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 from roller_tvm.errors import SpecError, UnknownDevice
+from roller_tvm.foreign import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -198,13 +199,17 @@ class _Document:
         if name in known_devices():
             return self.named(name)
         path = (folder or Path()) / name
-        if not path.is_file():
+        try:
+            there = path.is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            there = False
+        if not there:
             remedy = f"use one of {', '.join(known_devices())} or the path of another spec file"
             raise UnknownDevice(f"no device or file is called {name!r}", f"{self.where}: base", remedy)
         full = str(path.resolve())
         if full in above:
             raise self._error(f"base {name!r} goes in a circle", "base", "break the circle")
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, "TOML", "give a readable TOML file")
         return _Document(parse(text, str(path)), str(path), self.named, folder=path.parent, above=(*above, full)).spec()
 
     def _read_quantities(self) -> dict[str, Quantity]:

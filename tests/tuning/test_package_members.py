@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from roller_tvm.errors import BadInput
-from roller_tvm.tuning.package_members import FORMAT, SEAL, add_members, check_seal, read_members, seal
+from roller_tvm.package_members import FORMAT, SEAL, add_members, check_seal, read_members, seal
 
 
 def sealed(path, members=(("report.json", b"{}"),)):

@@ -1,1 +1,1 @@
-"""Damaged inputs by rule, and what every reader of the product makes of them: `python -m roller_check.damage`."""
+"""Damaged inputs by rule, and what every reader of the product makes of them: `python -m roller_check faults`."""

@@ -1,7 +1,7 @@
 """Damage files and count what the readers make of them.
 
-    python -m roller_check.damage --inputs 1000                      # each reader, from seed 0
-    python -m roller_check.damage --inputs 100000 --out faults.json  # goes on where an earlier run stopped
+    python -m roller_check faults --inputs 1000                      # each reader, from seed 0
+    python -m roller_check faults --inputs 100000 --out faults.json  # goes on where an earlier run stopped
 
 Exit code 1 if there was a traceback, a hang, a wrong answer or a silent loss.
 """
@@ -21,7 +21,7 @@ STEP = 500
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="roller_check.damage", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="roller_check faults", description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=200, metavar="N", help="damaged inputs, each reader; default 200")
     parser.add_argument("--readers", default=",".join(READERS), help=f"of {', '.join(READERS)}; default all")
     parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")

@@ -26,9 +26,9 @@ from roller_tvm.errors import RecordWarning
 from roller_tvm.foreign import checksum
 from roller_tvm.ir.operators import matmul
 from roller_tvm.models.shapes import parse_buckets, parse_shapes
+from roller_tvm.package_members import add_members, check_seal, seal
 from roller_tvm.planner.plan_cache import PlanCache
 from roller_tvm.tuning.model_report import KernelPlan, ModelReport, report_of
-from roller_tvm.tuning.package_members import add_members, check_seal, seal
 from roller_tvm.tuning.record_rules import parsed_record
 
 
@@ -66,7 +66,8 @@ def _ansor() -> bytes:
     lines = []
     for n in range(4):
         key, target = f'["k{n}", [64, 64, 64]]', "llvm -keys=cpu -num-cores=2"
-        record = {"i": [[key, target, [2, 64, 64, 0, 0, 0, 0, 0], "", 1, []], [[], STEPS]], "r": [[1e-3 * (n + 1)], 0, 0.5, 1700000000], "v": "v0.6"}  # fmt: skip
+        record = {"i": [[key, target, [2, 64, 64, 0, 0, 0, 0, 0], "", 1, []], [[], STEPS]],
+                  "r": [[1e-3 * (n + 1)], 0, 0.5, 1700000000], "v": "v0.6"}  # fmt: skip
         line = json.dumps(record)
         note = Note(f"plan{n}", predicted_s=1e-3, measured_s=1e-3 * (n + 1), trials=3, checked=True)
         lines += [note_line(note, checksum(line)), line]

@@ -123,7 +123,8 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule for rule in (cut, flip, overwrite, shift, deepen, rows, json_line, words)
 }
 _DRAWN = (
-    "cut", "flip", "flip", "overwrite", "shift", "deepen", "rows", "json_line", "json_line", "json_line", "words", "words",
+    "cut", "flip", "flip", "overwrite", "shift", "deepen", "rows", "json_line", "json_line", "json_line", "words",
+    "words",
 )  # fmt: skip
 
 
