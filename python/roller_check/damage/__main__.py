@@ -23,7 +23,7 @@ STEP = 500
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="roller_check faults", description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=200, metavar="N", help="damaged inputs, each reader; default 200")
-    parser.add_argument("--readers", default=",".join(READERS), help=f"of {', '.join(READERS)}; default all")
+    parser.add_argument("--readers", default=",".join(READERS), help=f"some among {', '.join(READERS)}; default all")
     parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long; default 600")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="keep the counts here, and go on from them")

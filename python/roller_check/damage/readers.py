@@ -1,7 +1,7 @@
 """The readers of the product, each with a whole file and what must hold of a damaged one. No TVM.
 
-A reader returns what it made of the file; it may raise a ``RollerError``, and nothing else. `Wrong` says that what it
-read is not what was written, and that it did not say so.
+A reader returns its reading of the file; it may raise a ``RollerError``, and nothing else. `Wrong` stands for a reading
+other than the file that was written, without a word of it.
 """
 
 from __future__ import annotations
