@@ -333,7 +333,7 @@ def tiled_times(
     after = outputs * g.output_bytes + g.epilogue_bytes if stored is None else stored
     everything = sum(op.source_bytes for op in g.operands) + after
     if everything > rates.caches[-1][1] * device.units:  # comes from memory, however the loops are ordered
-        streamed = everything / (rates.far * device.units) * rates.cycle
+        streamed = everything / (rates.far * np.minimum(number, device.units)) * rates.cycle  # a core has its share
         levels.append(LevelColumn(device.far.name, everything, streamed))
         bound = np.where(streamed + launch > seconds, len(bounds) - 1, bound)
         seconds = np.maximum(seconds, streamed + launch)

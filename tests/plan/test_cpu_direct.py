@@ -1,10 +1,11 @@
 """Recipe cpu.direct: what runs in parallel where vectors do not divide the last axis."""
 
+from dataclasses import replace
 from math import ceil, prod
 
 import pytest
 
-from roller_tvm.ir.operators import operator
+from roller_tvm.ir.operators import matmul, operator
 from roller_tvm.planner import construct
 
 from .devices import device
@@ -32,3 +33,15 @@ def test_a_loop_among_others_stays_whole():
 def test_vectors_and_their_loop_are_as_before():
     program = construct(operator("relu", shape=(64, 1024)), device("avx2")).best.plan.programs[-1]
     assert program.choice("vector") >= 8 and program.choice("parallel") == 1
+
+
+@pytest.mark.parametrize("k, n", [(4096, 1024), (3072, 768), (4096, 4096), (2048, 11008), (11008, 4096)])
+@pytest.mark.parametrize("name", ["avx2", "avx512"])
+def test_one_row_by_weights_streams_packed_panels_on_every_core(name, k, n):
+    """As stored, weights would be read in short runs from page to page; a core alone has its share of the memory."""
+    spec, product = device(name), matmul(m=1, n=n, k=k)
+    inputs = tuple(replace(t, constant=t.name == "B") for t in product.inputs)
+    best = construct(replace(product, inputs=inputs), spec).best
+    program = best.plan.programs[-1]
+    assert program.recipe == "cpu.tiled"
+    assert ceil(n / program.tile("l2")["n"]) >= spec.units
