@@ -48,6 +48,7 @@ def read_onnx(path: Path, install: str, others: str) -> Any:
         raise BadInput(f"cannot be read: {last_line(error)}", str(path), "make the file readable") from error
     if not model.graph.node or not model.opset_import:
         raise not_onnx
+    check_places(model, path)
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # missing files, and the checker's own errors for a wrong size or place
@@ -55,6 +56,23 @@ def read_onnx(path: Path, install: str, others: str) -> Any:
         raise BadInput(f"its weights cannot be read: {last_line(error)}", str(path), remedy) from error
     check_graph(model, path)
     return model
+
+
+def check_places(model: Any, path: Path) -> None:
+    """Refuse weights in files outside of the model's folder, by their name or through a link."""
+    from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
+
+    folder = path.parent.resolve()
+    for tensor in _get_all_tensors(model):
+        if uses_external_data(tensor):
+            place = folder / str(ExternalDataInfo(tensor).location)
+            try:
+                inside = folder in place.resolve().parents
+            except (OSError, ValueError, RuntimeError):  # a name that no file can have, a circle of links
+                inside = False
+            if not inside:
+                what = f"its weight '{tensor.name}' lies outside of its folder, in {place}"
+                raise BadInput(what, str(path), "keep the files with its weights beside it, not behind a link")
 
 
 class NotImported(Exception):

@@ -121,8 +121,8 @@ def read_kept(path: str | os.PathLike[str]) -> dict[tuple[str, str], tuple[str, 
     with contextlib.suppress(FileNotFoundError):
         for raw in Path(path).read_bytes().split(b"\n"):
             if raw.startswith(KEPT.encode()):
-                with contextlib.suppress(ValueError, KeyError):
-                    data = json.loads(raw[len(KEPT) :])
+                with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):  # damaged: it is tuned again
+                    data = foreign.loads(raw[len(KEPT) :].decode())
                     kept[data["key"], data["target"]] = (str(data["reason"]), int(data["trials"]))
     return kept
 

@@ -181,3 +181,25 @@ def test_a_later_error_keeps_its_type(tmp_path):
     """An operator that TVM lacks is told from a broken file."""
     with pytest.raises(UnsupportedOperator):
         load_model(changed(product(tmp_path / "m.onnx"), BROKEN["operator"][0]))
+
+
+@pytest.mark.parametrize("how", ["link", "name"])
+def test_weights_outside_of_the_folder_are_not_read(tmp_path, how):
+    (tmp_path / "model").mkdir()
+    path = product(tmp_path / "model" / "m.onnx")
+    onnx.save(onnx.load(str(path)), str(path), save_as_external_data=True, location="weights", size_threshold=0)
+    assert "x" in load_model(path).inputs
+    (tmp_path / "model" / "weights").rename(tmp_path / "secret")
+    if how == "link":
+        (tmp_path / "model" / "weights").symlink_to(tmp_path / "secret")
+    else:
+
+        def point_out(model):
+            model.graph.initializer[0].external_data[0].value = "../secret"
+
+        model = onnx.load(str(path), load_external_data=False)
+        point_out(model)
+        path.write_bytes(model.SerializeToString())
+    with pytest.raises(BadInput, match="'w' lies outside of its folder") as error:
+        load_model(path)
+    assert error.value.remedy
