@@ -28,8 +28,8 @@ LARGE = 336
 TYPICAL = 128
 #: Tiles of which the time of a further tile is taken.
 MANY = 16
-#: Stands for an axis that is not sliced: nothing divides it.
-UNSLICED = 251
+#: Stands for an axis that is not sliced: nothing divides it; and for one of vectors, their number.
+UNSLICED, VECTORS = 251, 17
 #: Rows of the tile for a few rows.
 FEW = 4
 #: Plans looked at for a tile; register tiles tried.
@@ -236,6 +236,8 @@ class _Planning:
     features: Features
 
     def __post_init__(self) -> None:
+        if not all(self.sliced):  # lanes of unequal lengths go over an end that is not known
+            self.features = replace(self.features, uneven_lanes=False)
         one = self.operator(self._all(2))
         self.product = is_contraction(self.operator(self._all(32)).anchor)
         self.output = one.output
@@ -353,19 +355,23 @@ class _Planning:
         last = self.output.spatial[-1].name if self.output.spatial else ""
         members: list[Member] = []
         for wide in (self.device.vector_width, 1):
+            unsliced = wide * VECTORS if wide > 1 else UNSLICED
             extents = tuple(
-                (wide if a == last else 1) if s else UNSLICED
+                (wide if a == last else 1) if s else unsliced
                 for a, s in zip(self.of_output, self.sliced, strict=True)
             )
             if members and members[-1].extents == extents:
                 continue
-            if plans := self._plans(extents, alone):
+            # Along an open axis that is not sliced: vectors of whole lanes, or none.
+            device = alone if wide > 1 or all(self.sliced) else replace(alone, vector_width=1, vector_bytes=4)
+            if plans := self._plans(extents, device):
                 members.append(Member(extents, plans[0], plans[0].seconds / self.device.units))
         if members and all(e == 1 for e, s in zip(members[-1].extents, self.sliced, strict=True) if s):
             rules = tuple(
-                Rule(n, tuple((a, e, None) for a, e in enumerate(m.extents) if self.sliced[a] and e > 1))
+                Rule(n, tuple((a, e if self.sliced[a] else e // VECTORS, None) for a, e in enumerate(m.extents)
+                              if e > 1 and e != UNSLICED))
                 for n, m in enumerate(members)
-            )
+            )  # fmt: skip
             yield PlanFamily(self.axes, self.sliced, tuple(members), rules, True)
 
 

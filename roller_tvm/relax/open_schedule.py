@@ -75,7 +75,9 @@ class OpenFunction:
         """Return the function with the schedule of a family."""
         used = sorted({rule.member for rule in family.rules})
         kernels = [self._kernel(family.members[n], family.parallel) for n in used]
-        conditions = [self._condition(family, n) for n in used[:-1]]
+        if any(n > 1 for n in kernels[-1].least):
+            raise MeasureError("no kernel serves the size 1", where=self.name, kind="schedule error")
+        conditions = [self._condition(family, n, kernel.least) for n, kernel in zip(used[:-1], kernels, strict=False)]
         return chosen(self.axes, kernels, conditions)
 
     def _kernel(self, member: Member, parallel: bool) -> Any:
@@ -83,8 +85,8 @@ class OpenFunction:
         schedule = apply_steps_tir(fixed, reading, member.steps())
         return tiled_kernel(self.axes, member.extents, schedule.mod["main"], parallel)
 
-    def _condition(self, family: PlanFamily, member: int) -> Any:
-        """The sizes for which a member is used, as an expression."""
+    def _condition(self, family: PlanFamily, member: int, least: Sequence[int]) -> Any:
+        """The sizes for which a member is used, as an expression; from the least ones of its kernel."""
         from tvm import tirx
 
         found = tirx.const(False, "bool")
@@ -97,6 +99,8 @@ class OpenFunction:
                 every = tirx.And(every, extent >= first)
                 every = every if last is None else tirx.And(every, extent <= last)
             found = tirx.Or(found, every)
+        for own, size in zip(self.axes.axes, least, strict=True):
+            found = found if size == 1 else tirx.And(found, own.extent >= size)
         return found
 
 

@@ -8,7 +8,9 @@ tile before it once more, so no tile is guarded::
         start = min(t * 8, n - 8)
         rows start to start + 8
 
-An axis that a reduction runs along is not cut: its one loop gets the open extent.
+An axis that a reduction runs along is not cut in tiles. Its one loop gets the open extent; or, if a schedule goes along
+it in vectors, the loop of the vectors does. The last vector begins early as well, and a sum leaves out the elements
+that the vector before it has added.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ class TiledKernel:
         Statements that pack its constants.
     allocated : tuple of Buffer
         Buffers of both.
+    least : tuple of int
+        Smallest size of each open axis.
     """
 
     body: Any
     packing: tuple[Any, ...]
     allocated: tuple[Any, ...]
+    least: tuple[int, ...]
 
 
 def tiled_kernel(axes: OpenAxes, extents: Sequence[int], scheduled: Any, parallel: bool) -> TiledKernel:
@@ -76,8 +81,10 @@ class _Tiling:
         self.places: dict[Any, int] = {}
         for param, old in zip(parameters(scheduled), parameters(axes.func), strict=True):
             self.places |= {("dim", key(param), d): at for d, at in enumerate(axes.dims(old)) if at is not None}
-        self.blocks = list(_realized(self.root.body))
+        self.body = self.root.body
+        self.blocks = list(_realized(self.body))
         self._infer()
+        self.least = [n if axis.sliced else 1 for n, axis in zip(extents, axes.axes, strict=True)]
         self.starts = [tirx.Var(f"start{n}", str(axis.extent.ty.dtype)) for n, axis in enumerate(axes.axes)]
         self._check()
 
@@ -111,24 +118,147 @@ class _Tiling:
     def _check(self) -> None:
         made = {key(buffer) for buffer in self.root.alloc_buffers}
         for block, _ in self.blocks:
+            own = {key(iv.var) for iv in block.iter_vars}
             reduces = any(int(iv.iter_type) == REDUCTION for iv in block.iter_vars)
             for region in block.writes:
                 buffer = buffer_of(region)
-                again = any(
-                    self._moves(at) and self.extents[at] > 1
-                    for d in range(len(buffer.shape))
-                    if (at := self.places.get(("dim", key(buffer), d))) is not None
-                )
+                dims = [self.places.get(("dim", key(buffer), d)) for d in range(len(buffer.shape))]
+                again = any(at is not None and self._moves(at) and self.extents[at] > 1 for at in dims)
                 if reduces and again and key(buffer) not in made:
                     raise _refused(f"'{block.name_hint}' adds up in its result, which tiles share")
-            if not all(key(i.var) for i in block.iter_vars):
-                raise _refused("an axis without a variable")
+            for buffer, indices in _accesses(block):
+                for d, index in enumerate(indices):
+                    at = self.places.get(("dim", key(buffer), d))
+                    used = variables(index) & own
+                    if at is None or not used or self._axis(index) == at or self._digits(block, index, at):
+                        continue
+                    if not self._moves(at) or not any(self.places.get(("axis", v)) == at for v in used):
+                        raise _refused(f"'{block.name_hint}' reads '{buffer.name}' in parts of an open axis")
+
+    def _digits(self, block: Any, index: Any, at: int) -> tuple[Any, Any, int] | None:
+        """Return vector, lane and lanes of ``vector * lanes + lane`` along an axis that is not cut; else None."""
+        if self._moves(at):
+            return None
+        found = _vector_and_lane(index)
+        if found is None:
+            return None
+        extents = {key(iv.var): number(iv.dom.extent) for iv in block.iter_vars}
+        vector, lane, lanes = found
+        whole = extents.get(key(lane)) == lanes and extents.get(key(vector)) == self.extents[at] // lanes
+        return found if whole and self.extents[at] % lanes == 0 else None
+
+    def _in_vectors(self) -> tuple[Any, dict[int, Any], set[tuple[str, int]]]:
+        """Return the body with vectors along axes that are not cut, the open loops over them, and their axes."""
+        import tvm_ffi
+        from tvm import ir, s_tir, tirx
+
+        loops = {key(loop.loop_var): loop for loop in _loops(self.body)}
+        opened: dict[int, Any] = {}
+        known: set[tuple[str, int]] = set()
+        values: dict[str, list[Any]] = {}
+        bodies: dict[str, Any] = {}
+
+        def first(at: int, vector: Any, lanes: int) -> Any:
+            extent = self.axes.axes[at].extent
+            self.least[at] = max(self.least[at], lanes)
+            many = tirx.const(lanes, str(extent.ty.dtype))
+            return tirx.min(vector * many, extent - many)
+
+        def count(at: int, lanes: int) -> Any:
+            extent = self.axes.axes[at].extent
+            dtype = str(extent.ty.dtype)
+            return (extent + tirx.const(lanes - 1, dtype)) // tirx.const(lanes, dtype)
+
+        for block, realize in self.blocks:
+            name = str(block.name_hint)
+            for n, (iv, value) in enumerate(zip(block.iter_vars, realize.iter_values, strict=True)):
+                at, found = self._axis(iv.var), _vector_and_lane(value)
+                if at is None or self._moves(at) or found is None:
+                    continue
+                vector, lane, lanes = found
+                outer, inner = loops.get(key(vector)), loops.get(key(lane))
+                if outer is None or inner is None or number(inner.extent) != lanes or int(outer.kind) > PARALLEL:
+                    continue
+                if number(outer.extent) != self.extents[at] // lanes or self.extents[at] % lanes:
+                    continue
+                if int(iv.iter_type) == REDUCTION:
+                    continue
+                values.setdefault(name, list(realize.iter_values))[n] = first(at, vector, lanes) + lane
+                opened[key(vector)] = count(at, lanes)
+                known.add((name, key(iv.var)))
+            bounds = dict(zip([key(iv.var) for iv in block.iter_vars], realize.iter_values, strict=True))
+            digits: dict[int, tuple[int, Any, Any, int]] = {}
+            for buffer, indices in _accesses(block):
+                for d, index in enumerate(indices):
+                    at = self.places.get(("dim", key(buffer), d))
+                    if at is None or (split := self._digits(block, index, at)) is None:
+                        continue
+                    digits[key(split[0])] = (at, *split)
+            if not digits:
+                continue
+            reduced = {key(iv.var) for iv in block.iter_vars if int(iv.iter_type) == REDUCTION}
+            if len(digits) > 1 or not reduced & set(digits):
+                raise _refused(f"'{name}' goes along an open axis in a way that is not known")
+            ((at, vector, lane, lanes),) = digits.values()
+            loop = loops.get(key(bounds[key(vector)]))
+            if loop is None or number(loop.extent) != self.extents[at] // lanes or int(loop.kind) > PARALLEL:
+                raise _refused(f"the vectors of '{name}' are cut in parts")
+            opened[key(loop.loop_var)] = count(at, lanes)
+            start = first(at, vector, lanes)
+            many = tirx.const(lanes, str(vector.ty.dtype))
+
+            def along(indices: Any, vector: Any = vector, lane: Any = lane, start: Any = start) -> list[Any]:
+                found = [_vector_and_lane(i) for i in indices]
+                return [
+                    start + lane if f is not None and key(f[0]) == key(vector) and key(f[1]) == key(lane) else i
+                    for i, f in zip(indices, found, strict=True)
+                ]
+
+            def load(node: Any, along: Any = along) -> Any:
+                return tirx.BufferLoad(node.source, along(node.indices))
+
+            def region(node: Any, along: Any = along) -> Any:
+                least = along([r.min for r in node.region])
+                parts = [ir.Range.from_min_extent(m, r.extent) for m, r in zip(least, node.region, strict=True)]
+                return tirx.BufferRegion(buffer_of(node), parts)
+
+            def store(node: Any, start: Any = start, lane: Any = lane, vector: Any = vector, many: Any = many) -> Any:
+                fresh = start + lane >= vector * many
+                old = tirx.BufferLoad(node.buffer, list(node.indices))
+                return tirx.BufferStore(node.buffer, tirx.Select(fresh, node.value, old), list(node.indices))
+
+            kinds = [(ir.TensorLoad, load), (tirx.BufferStore, store)]
+            ivs = [
+                tirx.IterVar(ir.Range.from_min_extent(iv.dom.min, count(at, lanes)), iv.var, iv.iter_type)
+                if key(iv.var) == key(vector) else iv
+                for iv in block.iter_vars
+            ]  # fmt: skip
+            regions = [tvm_ffi.structural_map(r, (ir.TensorRegion, region), order="post") for r in block.reads]
+            if block.init is not None:
+                raise _refused(f"'{name}' sets its initial value itself")
+            bodies[name] = s_tir.SBlock(
+                ivs, regions, block.writes, name, tvm_ffi.structural_map(block.body, kinds, order="post"), None,
+                block.alloc_buffers, block.match_buffers, block.annotations,
+            )  # fmt: skip
+
+        def realized(node: Any) -> Any:
+            name = str(node.block.name_hint)
+            if name not in values and name not in bodies:
+                return node
+            return s_tir.SBlockRealize(
+                values.get(name, node.iter_values), node.predicate, bodies.get(name, node.block)
+            )  # fmt: skip
+
+        if values or bodies:
+            self.body = tvm_ffi.structural_map(self.body, (s_tir.SBlockRealize, realized), order="post")
+            self.blocks = list(_realized(self.body))
+        return self.body, opened, known
 
     def kernel(self, parallel: bool) -> TiledKernel:
         import tvm_ffi
         from tvm import s_tir, tirx
 
-        body, replaced = self.root.body, {}
+        (body, vectors, known), replaced = self._in_vectors(), {}
         for buffer in self.root.alloc_buffers:
             dims = [self.places.get(("dim", key(buffer), d)) for d in range(len(buffer.shape))]
             if any(at is not None and not self._moves(at) for at in dims):
@@ -137,7 +267,7 @@ class _Tiling:
                     for at, extent in zip(dims, buffer.shape, strict=True)
                 ]
                 replaced[key(buffer)] = like(buffer, shape)
-        open_loops = self._open_loops()
+        open_loops = vectors | self._open_loops(known)
         body = tvm_ffi.structural_map(body, (s_tir.SBlock, self._moved), order="post")
         body = tvm_ffi.structural_map(
             body,
@@ -157,7 +287,7 @@ class _Tiling:
         if parallel:
             body = _outermost_parallel(body)
         allocated = tuple(replaced.get(key(b), b) for b in self.root.alloc_buffers)
-        return TiledKernel(body, packing, allocated)
+        return TiledKernel(body, packing, allocated, tuple(self.least))
 
     def _moved(self, block: Any) -> Any:
         """The block with the start of its tile added to axes that move along parameters, or are computed with."""
@@ -216,14 +346,16 @@ class _Tiling:
             return iv
         return tirx.IterVar(ir.Range.from_min_extent(iv.dom.min, whole[key(iv.var)]), iv.var, iv.iter_type)
 
-    def _open_loops(self) -> dict[int, Any]:
+    def _open_loops(self, known: set[tuple[str, int]]) -> dict[int, Any]:
         """Loop -> open extent, for the loops along axes that are not cut."""
-        loops = {key(loop.loop_var): loop for loop in _loops(self.root.body)}
+        loops = {key(loop.loop_var): loop for loop in _loops(self.body)}
         found: dict[int, Any] = {}
         for block, realize in self.blocks:
+            if number(realize.predicate) != 1 and any(not axis.sliced for axis in self.axes.axes):
+                raise _refused(f"block '{block.name_hint}' checks the end of an axis")
             for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
                 at = self._axis(iv.var)
-                if at is None or self._moves(at):
+                if at is None or self._moves(at) or (str(block.name_hint), key(iv.var)) in known:
                     continue
                 own = [v for v in variables(value) if v in loops and number(loops[v].extent) != 1]
                 if len(own) != 1 or number(loops[own[0]].extent) != self.extents[at] or int(loops[own[0]].kind) > 1:
@@ -350,6 +482,14 @@ def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[
     func = axes.func
     made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
     return s_tir.renew_defs(made)
+
+
+def _vector_and_lane(index: Any) -> tuple[Any, Any, int] | None:
+    """Return vector, lane and lanes of ``vector * lanes + lane``, both of them variables; else None."""
+    if type(index).__name__ != "Add" or type(index.a).__name__ != "Mul" or type(index.b).__name__ != "Var":
+        return None
+    lanes = number(index.a.b)
+    return (index.a.a, index.b, lanes) if lanes and type(index.a.a).__name__ == "Var" else None
 
 
 def _packed(statement: Any) -> Any:

@@ -120,6 +120,23 @@ def test_norms_and_transposes():
         close(run(executable, x)[0], y.reshape(1, size, 4, 12).transpose(0, 2, 3, 1))
 
 
+@pytest.mark.parametrize("kind", ["softmax", "sum", "max"])
+def test_rows_along_an_open_axis(kind):
+    """Reductions along it: each element counts once, however long the last vector is."""
+    op = {"softmax": lambda x: relax.op.nn.softmax(x, axis=-1), "sum": lambda x: relax.op.sum(x, axis=-1),
+          "max": lambda x: relax.op.max(x, axis=-1)}[kind]  # fmt: skip
+    executable = build(module(lambda b, x: b.emit(op(x)), (3, var("n"), var("m"))), LLVM)
+    for n, m in ((1, 1), (2, 3), (3, 8), (5, 15), (5, 16), (5, 17), (7, 31), (2, 32), (4, 33), (2, 100), (1, 251)):
+        x = values(3, n, m)
+        e = np.exp(x)
+        expected = {"softmax": e / e.sum(-1, keepdims=True), "sum": x.sum(-1), "max": x.max(-1)}[kind]
+        close(run(executable, x)[0], expected)
+
+
+def test_softmax_is_planned():
+    planned(module(lambda b, x: b.emit(relax.op.nn.softmax(x, axis=-1)), (3, var("n"), var("m"))))
+
+
 def drawn(rows, columns, inner, sizes):
     weight = values(inner, columns)
     mod = module(lambda b, x: b.emit(relax.op.nn.relu(b.emit(relax.op.matmul(x, relax.const(weight))))),
