@@ -8,8 +8,8 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
-from roller_tvm.models.package import REPORT  # noqa: E402
-from roller_tvm.relax import build  # noqa: E402
+from roller_tvm.relax import build, prepare  # noqa: E402
+from roller_tvm.relax.pipeline import schedule  # noqa: E402
 
 from . import modules as M  # noqa: E402
 
@@ -67,6 +67,14 @@ def test_it_builds_with_the_answers_of_tvm(case):
 def test_stages_in_place_of_each_other_are_bound():
     """TVM's own code has 1,100 lines; without a bound ten stages are 1,000 times one, twenty a million times."""
     _, made = CASES["doubled"]
-    executable = build(model((24, 40), made), M.TARGET)
-    assert executable.mod.imports[0].inspect_source("ll").count("\n") < 3000
-    assert [plan.how for plan in getattr(executable, REPORT).plans] == ["planned"]
+    scheduled, report = schedule(prepare(model((24, 40), made), M.TARGET), M.TARGET)
+    assert [plan.how for plan in report.kernels()] == ["planned"]
+    lines = code_of(scheduled).count("\n")
+    assert 100 < lines < 3000
+
+
+def code_of(scheduled):
+    """LLVM's text of the functions of a scheduled module."""
+    funcs = [f for _, f in scheduled.functions_items() if type(f).__name__ == "PrimFunc"]
+    named = {f"f{n}": f.with_attr("global_symbol", f"f{n}") for n, f in enumerate(funcs)}
+    return tvm.compile(tvm.IRModule(named), M.TARGET).mod.inspect_source("ll")
