@@ -104,6 +104,8 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """Parse TOML text; raises SpecError with line and column if it is not TOML."""
     try:
         return tomllib.loads(text)
+    except RecursionError:
+        raise SpecError("not TOML: brackets too deep", where, "correct the syntax") from None
     except tomllib.TOMLDecodeError as err:
         raise SpecError(f"not TOML: {err}", where, "correct the syntax at that place") from err
 
