@@ -67,5 +67,9 @@ setup(
         "test": TEST,
         "dev": [*TEST, "ruff", "mypy", "import-linter"],
     },
-    entry_points={"console_scripts": ["roller-tvm = roller_tvm.cli:main"]},
+    entry_points={
+        "console_scripts": ["roller-tvm = roller_tvm.cli:main"],
+        # Where torch.compile(..., backend="roller") looks.
+        "torch_dynamo_backends": ["roller = roller_tvm.torch_backend:roller"],
+    },
 )

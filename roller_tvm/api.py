@@ -192,6 +192,7 @@ def compile(  # noqa: A001
     *,
     shapes: str | Mapping[str, Sequence[int]] | None = None,
     example_inputs: Sequence[Any] | None = None,
+    dynamic_shapes: Any = None,
     params: Any = None,
     records: str | os.PathLike[str] | None = None,
     schedules: str = "roller",
@@ -214,6 +215,8 @@ def compile(  # noqa: A001
         For inputs whose shape the model leaves open: ``{"x": (1, 3, 224, 224)}`` or ``"x:[1,3,224,224]"``.
     example_inputs : sequence of tensors
         Arguments to export a torch module with.
+    dynamic_shapes : optional
+        Relax line: dimensions of a torch module's inputs that stay open, as ``torch.export.export`` takes them.
     params : mapping of name to array, or path, optional
         Weights of a TVM module, or their file.
     records : path, optional
@@ -254,7 +257,7 @@ def compile(  # noqa: A001
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
     request = Request(
         target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress,
-        trusted=trusted,
+        trusted=trusted, dynamic_shapes=dynamic_shapes,
     )  # fmt: skip
     session = Session(model_line(usable_line("compiling a model")), request).read(model)
     return Model(session.load(), session.name, threads, session)

@@ -59,7 +59,8 @@ class Session:
         asked = self.request
         self._tell("import")
         name, found = self.line.importer.import_model(
-            model, asked.shapes, asked.layout, asked.params, asked.example_inputs, asked.trusted
+            model, asked.shapes, asked.layout, asked.params, asked.example_inputs, asked.trusted,
+            asked.dynamic_shapes,
         )
         return self.take(name, found)
 

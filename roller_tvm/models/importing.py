@@ -46,7 +46,7 @@ class Model:
         Name in the file -> (shape, dtype), in the order of the parameters of ``main``; an extent that stays open
         (Relax) is the name of its variable.
     notes : tuple of str
-        Checks that were left out, each with the reason.
+        Checks that were left out, each with the reason; rewrites that the importer needed.
     """
 
     mod: Any
@@ -147,8 +147,9 @@ class Importer(ABC):
             raise BadInput("is pickled Python, which is not read (it could run anything)", str(file), EXPORT)
         tvm = self.import_tvm()
         if file.suffix == TORCH:
-            mod, weights = self.from_torch(read_program(file, trusted), None, str(file))
-        elif (found := self.read_own(tvm, file, params, trusted)) is not None:
+            mod, weights, notes = self.from_torch(read_program(file, trusted), None, str(file))
+            return self.laid_out(self.settled(mod, weights, given, file, notes), layout)
+        if (found := self.read_own(tvm, file, params, trusted)) is not None:
             mod, weights = found
         else:
             return self.laid_out(self._onnx(tvm, file, given, verify, simplify), layout)
@@ -156,7 +157,7 @@ class Importer(ABC):
 
     def import_model(
         self, model: Any, shapes: Shapes | None = None, layout: str | None = None, params: Any = None,
-        example_inputs: Sequence[Any] | None = None, trusted: bool = False,
+        example_inputs: Sequence[Any] | None = None, trusted: bool = False, dynamic_shapes: Any = None,
     ) -> tuple[str, Model]:  # fmt: skip
         """Import a model from a file or from memory.
 
@@ -169,6 +170,8 @@ class Importer(ABC):
             Weights of a module of TVM.
         example_inputs : sequence of tensors
             Arguments to trace or export a torch module with.
+        dynamic_shapes : optional
+            Relax: the open dimensions of a torch module, as ``torch.export.export`` takes them.
         trusted : bool
             See `load`; a model in memory is trusted.
 
@@ -178,6 +181,8 @@ class Importer(ABC):
             The model's name in messages, and the model.
         """
         kind = kind_of(model)
+        if dynamic_shapes is not None and kind != "torch":
+            raise UsageError("only a torch module takes dynamic_shapes", "dynamic_shapes", "leave it out")
         if params is not None and kind not in ("file", "tvm"):
             raise UsageError("its weights are in it", "params", "leave it out, or give a module of TVM")
         if kind == "file":
@@ -186,11 +191,12 @@ class Importer(ABC):
             with onnx_file(model) as path:
                 return model.graph.name or "model", self.load(path, shapes, layout)
         tvm, name = self.import_tvm(), type(model).__name__
+        notes: tuple[str, ...] = ()
         if kind == "tvm":
             mod, weights = self.with_weights(tvm, self.with_main(tvm, model, name), params)
         else:
-            mod, weights = self.from_torch(model, example_inputs, name)
-        return name, self.laid_out(self.settled(mod, weights, dict(shapes or {}), Path(name)), layout)
+            mod, weights, notes = self.from_torch(model, example_inputs, name, dynamic_shapes)
+        return name, self.laid_out(self.settled(mod, weights, dict(shapes or {}), Path(name), notes), layout)
 
     def _onnx(self, tvm: Any, path: Path, shapes: Shapes, verify: bool, simplify: bool | None) -> Model:
         """Return an ONNX file as a model, its types held against ONNX's own and onnxruntime's."""
@@ -208,11 +214,13 @@ class Importer(ABC):
         note = check_against_onnxruntime(onnx, inputs, outputs) if verify else ""
         return Model(self.folded(mod), {}, inputs, (note,) if note else ())
 
-    def settled(self, mod: Any, weights: dict[str, Any], shapes: Shapes, where: Path) -> Model:
+    def settled(
+        self, mod: Any, weights: dict[str, Any], shapes: Shapes, where: Path, notes: tuple[str, ...] = ()
+    ) -> Model:
         """Return a module with the given shapes, its types inferred, as a model."""
         tvm = self.import_tvm()
         mod = self.inferred(tvm, self.fixed(tvm, mod, weights, shapes, where), where)
-        return Model(mod, weights, self.inputs(mod, weights, where))
+        return Model(mod, weights, self.inputs(mod, weights, where), notes)
 
     def laid_out(self, model: Model, layout: str | None) -> Model:
         """Return a model with its convolutions in a layout.
@@ -276,8 +284,10 @@ class Importer(ABC):
         """Return a module with given weights bound, or beside it."""
 
     @abstractmethod
-    def from_torch(self, model: Any, example_inputs: Sequence[Any] | None, where: str) -> tuple[Any, dict[str, Any]]:
-        """Return module and weights of a torch module or an ExportedProgram."""
+    def from_torch(
+        self, model: Any, example_inputs: Sequence[Any] | None, where: str, dynamic_shapes: Any = None
+    ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+        """Return module and weights of a torch module or an ExportedProgram, and the rewrites that it needed."""
 
     @abstractmethod
     def from_onnx(self, tvm: Any, onnx: Onnx, simplify: bool | None) -> Imported:

@@ -60,6 +60,7 @@ class Request:
     tf32: bool = False
     policy: str = "best"
     trusted: bool = False
+    dynamic_shapes: Any = None
 
 
 @dataclass(frozen=True)

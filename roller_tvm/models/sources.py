@@ -97,8 +97,10 @@ def read_program(path: Path, trusted: bool) -> Any:
         ) from error
 
 
-def exported(module: Any, example_inputs: Sequence[Any] | None) -> Any:
+def exported(module: Any, example_inputs: Sequence[Any] | None, dynamic_shapes: Any = None) -> Any:
     """Return the ExportedProgram of a torch module in evaluation mode; the module keeps its mode.
+
+    `dynamic_shapes` are torch.export's: the dimensions that stay open.
 
     Raises
     ------
@@ -111,7 +113,7 @@ def exported(module: Any, example_inputs: Sequence[Any] | None) -> Any:
 
     arguments = example_arguments(module, example_inputs)
     with evaluating(module, "torch.export"):
-        return torch.export.export(module, arguments)
+        return torch.export.export(module, arguments, dynamic_shapes=dynamic_shapes)
 
 
 def example_arguments(module: Any, example_inputs: Sequence[Any] | None) -> tuple[Any, ...]:

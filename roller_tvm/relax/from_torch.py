@@ -6,10 +6,13 @@ import re
 from typing import Any
 
 from ..models.sources import importing_torch
+from .torch_rewrites import rewritten
 
 
-def from_program(program: Any, where: str) -> Any:
-    """Return the Relax module of an ExportedProgram, its weights as constants; `where` is its name in messages.
+def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
+    """Return the Relax module of an ExportedProgram, its weights as constants, and the rewrites that it needed.
+
+    `where` is the program's name in messages.
 
     Raises
     ------
@@ -23,4 +26,6 @@ def from_program(program: Any, where: str) -> Any:
         return re.findall(r"'([^']+)'", text)
 
     with importing_torch(where, f"TVM {tvm.__version__}", AssertionError, names):
-        return from_exported_program(program, keep_params_as_input=False)
+        program, needed = rewritten(program)
+        mod = from_exported_program(program, keep_params_as_input=False, run_ep_decomposition=False)
+    return mod, tuple(f"rewritten for TVM's importer: {name} ({count})" for name, count in sorted(needed.items()))

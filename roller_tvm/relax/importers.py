@@ -55,9 +55,12 @@ class RelaxImporter(Importer):
         """Return the module with its weights bound."""
         return (mod if params is None else bound(mod, params)), {}
 
-    def from_torch(self, model: Any, example_inputs: Sequence[Any] | None, where: str) -> tuple[Any, dict[str, Any]]:
-        program = model if hasattr(model, "graph_signature") else exported(model, example_inputs)
-        return from_program(program, where), {}
+    def from_torch(
+        self, model: Any, example_inputs: Sequence[Any] | None, where: str, dynamic_shapes: Any = None
+    ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+        program = model if hasattr(model, "graph_signature") else exported(model, example_inputs, dynamic_shapes)
+        mod, notes = from_program(program, where)
+        return mod, {}, notes
 
     def from_onnx(self, tvm: Any, onnx: Onnx, simplify: bool | None) -> Imported:
         """Import a model, simplified if it is asked for or needed."""

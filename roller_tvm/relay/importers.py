@@ -87,8 +87,13 @@ class RelayImporter(Importer):
         given = dict(params or {}).items()
         return mod, {name: p if isinstance(p, tvm.nd.NDArray) else tvm.nd.array(p) for name, p in given}
 
-    def from_torch(self, model: Any, example_inputs: Sequence[Any] | None, where: str) -> tuple[Any, dict[str, Any]]:
-        return from_torch(model, example_inputs, where)
+    def from_torch(
+        self, model: Any, example_inputs: Sequence[Any] | None, where: str, dynamic_shapes: Any = None
+    ) -> tuple[Any, dict[str, Any], tuple[str, ...]]:
+        if dynamic_shapes is not None:
+            remedy = "leave it out and build each shape, or take the Relax line: pip install roller-tvm[relax]"
+            raise UsageError("the Relay line builds one shape", "dynamic_shapes", remedy)
+        return *from_torch(model, example_inputs, where), ()
 
     def from_onnx(self, tvm: Any, onnx: Onnx, simplify: bool | None) -> Imported:
         if simplify:
