@@ -5,6 +5,7 @@
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
 # .venv/relay/bin/python -m roller_bench --help   the figures of docs/results.md
+# make test-torch   what needs torch, in an environment of its own
 # make pytest-relay, pytest-relax   the tests of one of TVM's lines, PYTEST_ARGS="tests/te -x"; pytest-core, pytest-emulate   of what needs none
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
@@ -14,6 +15,8 @@ PYTHON ?= $(shell for p in python3.11 python3.10 python3.12 python3; do \
 LINES := relay relax
 RELAY := .venv/relay
 RELAX := .venv/relax
+# The Relax line with torch beside it, for the tests of torch's models.
+TORCH := .venv/torch
 # What makes a set-up stale when it changes.
 SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install.py stub.py ffi.py)
 
@@ -33,21 +36,27 @@ define relax_STEPS
 	$(RELAX)/bin/roller-tvm doctor
 endef
 
+torch_EXTRAS := relax,relax-onnx,relax-torch,test
+define torch_STEPS
+endef
+
 QUIET := --quiet --disable-pip-version-check
 # uv installs in a tenth of pip's time; pip serves if uv cannot be had or does not know the machine's package index.
 UV := .venv/uv/bin/uv
+# Folders of wheels, of torch for CPUs say, that pip is told of.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint requirements/$(1).txt $(2) 2>.venv/uv.log \
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
 # The longest first. Their output comes in one piece, when each has ended.
-SUITES := pytest-relay pytest-relax pytest-emulate pytest-core lint
+SUITES := pytest-relay pytest-relax pytest-emulate pytest-core test-torch lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
+.PHONY: docs test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate test-torch demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 # The Relax line is set up while the tests of the Relay line run.
@@ -68,6 +77,9 @@ pytest-relay: $(RELAY)/.ready
 
 pytest-relax: $(RELAX)/.ready
 	$(RELAX)/bin/python -m pytest -m "relax or te" $(NIGHTLY) $(PYTEST_ARGS)
+
+test-torch: $(TORCH)/.ready
+	$(TORCH)/bin/python -m pytest $(if $(NIGHTLY),,-m "not nightly") tests/torch tests/test_api.py -k "torch or Torch" $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-core: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART:%=--ignore=%) $(NIGHTLY) $(PYTEST_ARGS)

@@ -130,6 +130,7 @@ class _Captured:
             told = (str(error).strip() or type(error).__name__).splitlines()[0]
             remedy = "see the exporter's message"
             raise UnsupportedOperator(f"torch.export cannot take it: {told}", remedy=remedy) from error
+        program = program.run_decompositions()  # before, changes in place are operators like others
         signature = program.graph_signature
         if signature.user_inputs_to_mutate or signature.buffers_to_mutate:
             raise UnsupportedOperator("it changes its inputs in place", remedy="return new tensors instead")

@@ -28,7 +28,7 @@ NEEDS = {
     "relax": ("relax", "a TVM of the Relax line: make venv, .venv/relax"),
     "te": ("relay or relax", "a TVM, of either line"),
 }
-FOLDERS = {"tir": "relax", "relax": "relax"}
+FOLDERS = {"tir": "relax", "relax": "relax", "torch": "relax"}
 MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(NEEDS)})\b", re.M)
 LINE = line()
 START_WORKER = supervise.spawn

@@ -1,0 +1,93 @@
+"""Programs of torch.export: open dimensions, and the forms that TVM's importer misreads."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: make test-torch")
+
+import roller_tvm  # noqa: E402
+from roller_tvm.errors import UnsupportedOperator, UsageError  # noqa: E402
+from roller_tvm.relax.importers import IMPORTER  # noqa: E402
+
+pytestmark = pytest.mark.relax
+
+
+def module_of(function):
+    class Module(torch.nn.Module):
+        def forward(self, *args):
+            return function(*args)
+
+    return Module()
+
+
+def mask(x):
+    """Return x where a mask that is made of positions alone is set."""
+    positions = torch.arange(x.shape[1])
+    return torch.where(positions[:, None] >= positions[None, :], x, 0.0) + torch.outer(positions, positions).sin()
+
+
+#: Name -> function, inputs, rewrites that it needs.
+FORMS = {
+    "scan of bool": (lambda x: torch.cumsum(x > 0, -1), [(3, 5)], {"cumsum in int64"}),
+    "sum of bool": (lambda x: (x > 0).sum(-1), [(3, 5)], {"sum in int64"}),
+    "sum of int32": (lambda x: x.to(torch.int32).sum(), [(3, 5)], {"sum in int64"}),
+    "empty part": (lambda x: torch.cat([torch.empty(0), x], 1), [(1, 2, 3, 4)], {"cat without empty parts"}),
+    "two types": (lambda x: (x * 3).to(torch.int32) + x, [(3, 5)], {"operands in one type"}),
+    "quotient of ints": (
+        lambda x: (x * 9).to(torch.int32) / (x * 5 + 7).to(torch.int64),
+        [(3, 5)],
+        {"operands in one type"},
+    ),
+    "comparison of two types": (lambda x: (x * 3).to(torch.int64) < x, [(3, 5)], {"operands in one type"}),
+    "positions": (mask, [(4, 4)], {"constants folded"}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name):
+    function, shapes, needed = FORMS[name]
+    torch.manual_seed(0)
+    inputs = [torch.rand(*shape) - 0.5 for shape in shapes]
+    program = torch.export.export(module_of(function), tuple(inputs))
+    told = IMPORTER.import_model(program)[1].notes
+    assert {note.partition(": ")[2].rpartition(" (")[0] for note in told} >= needed
+    got, wanted = roller_tvm.compile(program)(*inputs), function(*inputs)
+    assert str(got.dtype) == str(wanted.dtype).removeprefix("torch.")
+    np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_what_needs_nothing_is_told_nothing():
+    program = torch.export.export(torch.nn.Linear(4, 3), (torch.randn(2, 4),))
+    assert IMPORTER.import_model(program)[1].notes == ()
+
+
+def test_random_numbers_are_not_folded():
+    program = torch.export.export(module_of(lambda x: x + torch.rand(3)), (torch.zeros(3),))
+    with pytest.raises(UnsupportedOperator, match="rand"):
+        roller_tvm.compile(program)
+
+
+def test_changes_in_place():
+    def changes(x):
+        x.add_(1)
+        return x * 2
+
+    program = torch.export.export(module_of(changes), (torch.zeros(3),))
+    with pytest.raises(UnsupportedOperator, match="changes its input x in place|changes its input args_0 in place"):
+        roller_tvm.compile(program)
+    norm = torch.nn.BatchNorm1d(3).train()
+    program = torch.export.export(norm, (torch.rand(4, 3),))
+    told = IMPORTER.import_model(program)[1].notes
+    assert any("its buffer running_mean stays as it is" in note for note in told)
+
+
+def test_open_dimensions():
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Softmax(-1)).eval()
+    rows = torch.export.Dim("rows")
+    model = roller_tvm.compile(module, example_inputs=(torch.randn(4, 8),), dynamic_shapes=({0: rows},))
+    assert [shape[0] for shape, _ in model.inputs.values()] != [4]
+    for n in (2, 4, 9):
+        x = torch.randn(n, 8)
+        np.testing.assert_allclose(model(x), module(x).detach().numpy(), rtol=1e-4, atol=1e-6)
+    with pytest.raises(UsageError, match="only a torch module takes dynamic_shapes"):
+        roller_tvm.compile(torch.export.export(module, (torch.randn(4, 8),)), dynamic_shapes=({0: rows},))
