@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.relax
@@ -22,9 +21,6 @@ def test_roller_has_exp_as_arithmetic_and_its_peers_have_not(jobs):
     assert [(f["status"], f["reason"]) for f in found] == [("ok", jobs.edge.EDGE.built), ("ok", "")]
     for kernel, calls in zip(found, (False, True), strict=True):
         assert (b"expf" in (jobs.folder / kernel["kernel"]).read_bytes()) == calls
-    (own,) = jobs.folder.glob("kernels/*.prepared/out0.npy")
-    plain = own.parent.with_suffix("") / "out0.npy"
-    assert (np.load(own) == np.load(plain)).all()  # what calls exp judges what does not
     assert jobs.comes_again("softmax", "roller", 1, found[0])
 
 

@@ -25,7 +25,7 @@ path, name, count, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.a
 writer = R.RecordWriter(path)
 for n in range(count):
     key = json.dumps([name, n])
-    line = json.dumps({"i": [[key, "llvm"], [[], [["SP"] * steps]]], "r": [[0.5], 0, 0.1, 17], "v": "v0.6"})
+    line = json.dumps({"i": [[key, "llvm"], [[], [["SP"] * (steps + 1)]]], "r": [[0.5], 0, 0.1, 17], "v": "v0.6"})
     writer.append(R.note_line(R.Note(f"{name} {n}", measured_s=0.5, trials=1)) + "\\n" + line + "\\n")
     print(n, flush=True)
 """

@@ -8,7 +8,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 from roller_bench.figures import NETWORKS, add_out, append_lines, names, read_lines, tell
 from roller_bench.variants import onnx_model
+from roller_tvm.children import environment, python
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError
 from roller_tvm.folders import cache_folder
@@ -78,7 +78,7 @@ def built(code: str, model: Any, cache: Path) -> dict[str, float]:
     shapes = json.dumps({name: list(array.shape) for name, array in model.inputs.items()})
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(model.path), shapes], env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        python("-c", code, str(model.path), shapes), env=environment({"XDG_CACHE_HOME": str(cache)}),
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     _, status, used = os.wait4(process.pid, 0)
