@@ -87,3 +87,40 @@ def test_they_are_set_before_the_loop(steps, inner):
 )  # fmt: skip
 def test_what_could_tell_stays(told):
     assert with_initial_values_first(sums(**told)[2], dialect_here()) is None
+
+
+def side_by_side(second, reads=None):
+    """Two unrolled rows of four sums each, of which the second begins at `second`.
+
+    With `reads` it is in memory of its own, and the first row's work reads from there on what lies there.
+    """
+    a, c = tirx.decl_buffer((TERMS,), "float32", name="a"), tirx.decl_buffer((LANES * 2 + 8,), "float32", name="c")
+    d = c if reads is None else tirx.decl_buffer((LANES * 2 + 8,), "float32", name="d")
+    k, rows = tirx.Var("k", "int32"), []
+    for row, (memory, start) in enumerate(((c, 0), (d, second))):
+        n = tirx.Var(f"n{row}", "int32")
+        at, term = n + start, tirx.BufferLoad(a, [k * LANES + n])
+        if row == 0 and reads is not None:
+            term = term + tirx.BufferLoad(d, [n + reads])
+        first = tirx.IfThenElse(k == 0, tirx.BufferStore(memory, number(row + 3), [at]), None)
+        work = tirx.BufferStore(memory, tirx.BufferLoad(memory, [at]) + term * number(row + 1), [at])
+        rows.append(loop(n, LANES, tirx.IfThenElse(k * LANES + n < TERMS, tirx.SeqStmt([first, work]), None)))
+    return a, c, loop(k, TRIPS, tirx.SeqStmt(rows))
+
+
+@pytest.mark.parametrize("second", [4, 9])
+def test_rows_of_an_unrolled_loop_are_set_before_it(second):
+    a, c, body = side_by_side(second)
+    made = with_initial_values_first(body, dialect_here())
+    assert type(made).__name__ == "SeqStmt" and "k == 0" not in str(made)
+    (before, given), (after, _) = answer(a, c, body), answer(a, c, made)
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_allclose(
+        after[second : second + 4], [4 + 2 * sum(given[n::LANES]) for n in range(LANES)], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("second", "reads"), [(0, None), (3, None), (4, 3), (4, 7)])
+def test_rows_that_touch_what_a_later_one_sets_stay(second, reads):
+    assert with_initial_values_first(side_by_side(4, 9)[2], dialect_here()) is not None, "where it is not touched"
+    assert with_initial_values_first(side_by_side(second, reads)[2], dialect_here()) is None

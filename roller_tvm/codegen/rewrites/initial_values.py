@@ -35,6 +35,7 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
     """Return a flattened statement that sets initial values before its loops; None if no loop sets one.
 
     ``for k: for n: if k == 0: C[n] = 0; C[n] += A[k, n]`` becomes ``for n: C[n] = 0; for k: for n: C[n] += A[k, n]``.
+    So do several loops over n in it, of an unrolled loop, if each keeps away from the values that a later one sets.
     It binds the names in the loop twice: run TVM's ``ConvertSSA`` before anything that goes by names.
     """
     named, memory, tir = names_of(body), Memory.of_body(body), dialect.tir
@@ -135,8 +136,62 @@ class _Apart:
             return _Parts(first, rest, made.counters)
         counters = self._sets(part, after, inside)
         if counters is None:
-            return None
+            return self._side_by_side(every, inside)
         return _Parts(in_order([*names, part.then_case], tir), in_order([*names, *after], tir), counters)
+
+    def _side_by_side(self, every: list[Any], inside: dict[int, int]) -> _Parts | None:
+        """Return both parts of statements that each set values of their own, as an unrolled loop leaves them."""
+        first, rest, made, before = [], [], [], []
+        outer = {hash(self.counter), *inside}
+        for part in every:
+            if kind_of(part) == "Bind":
+                first.append(part)
+                rest.append(part)
+                continue
+            one = self.of(part, inside)
+            reach = None if one is None else self._reach(one.first)
+            if one is None or reach is None or any(not self._free_of(reach, work) for work in before):
+                return None
+            if made and (made[0].counters ^ one.counters) & outer:
+                return None
+            made.append(one)
+            before.append(part)
+            first.append(one.first)
+            rest.append(one.rest)
+        counters = frozenset().union(*(one.counters for one in made))
+        return _Parts(in_order(first, self.dialect.tir), in_order(rest, self.dialect.tir), counters)
+
+    def _reach(self, part: Any) -> list[tuple[int, Sum, int, int]] | None:
+        """Return memory, place, and the first and last element from there, of each access; None if one is not known."""
+        trips = {}
+        for loop in (node for node in statements(part) if kind_of(node) == "For"):
+            extent = number_of(loop.extent)
+            if extent is None or number_of(loop.min) != 0:
+                return None
+            trips[hash(loop.loop_var)] = extent
+        accesses = [access_of(load) for load in loads_of(part)]
+        stores = (node for node in statements(part) if kind_of(node) == "BufferStore")
+        accesses += [(node.buffer, list(node.indices)) for node in stores]
+        found = []
+        for buffer, indices in accesses:
+            place = self._place(indices, {hash(self.counter), *trips})
+            if place is None:
+                return None
+            steps = [place.terms[loop][1] * (n - 1) for loop, n in trips.items() if loop in place.terms]
+            low, high = sum(n for n in steps if n < 0), sum(n for n in steps if n > 0)
+            base = Sum(0, {at: term for at, term in place.terms.items() if at not in trips})
+            found.append((self.memory.of(buffer), base, place.number + low, place.number + high))
+        return found
+
+    def _free_of(self, initial: list[tuple[int, Sum, int, int]], part: Any) -> bool:
+        """Return whether a statement stays away from what initial stores reach."""
+        own = {memory for memory, *_ in initial}
+        work = self._reach(part)
+        return work is not None and all(
+            memory not in own or all(m != memory or (b.same(base) and (end < low or high < start))
+                                     for m, b, start, end in initial)
+            for memory, base, low, high in work
+        )  # fmt: skip
 
     def _sets(self, check: Any, rest: list[Any], inside: dict[int, int]) -> frozenset[int] | None:
         """Return the loops in whose first trip `check` sets a value that only `rest` reads; None if it does not.
