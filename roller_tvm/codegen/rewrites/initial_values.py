@@ -141,7 +141,10 @@ class _Apart:
 
     def _side_by_side(self, every: list[Any], inside: dict[int, int]) -> _Parts | None:
         """Return both parts of statements that each set values of their own, as an unrolled loop leaves them."""
-        first, rest, made, before = [], [], [], []
+        first: list[Any] = []
+        rest: list[Any] = []
+        made: list[_Parts] = []
+        before: list[Any] = []
         outer = {hash(self.counter), *inside}
         for part in every:
             if kind_of(part) == "Bind":
@@ -158,7 +161,7 @@ class _Apart:
             before.append(part)
             first.append(one.first)
             rest.append(one.rest)
-        counters = frozenset().union(*(one.counters for one in made))
+        counters: frozenset[int] = frozenset().union(*(one.counters for one in made))
         return _Parts(in_order(first, self.dialect.tir), in_order(rest, self.dialect.tir), counters)
 
     def _reach(self, part: Any) -> list[tuple[int, Sum, int, int]] | None:
