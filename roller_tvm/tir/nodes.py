@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -112,6 +113,20 @@ def access_of(node: Any) -> tuple[Any, list[Any]] | None:
     if kind == "TensorLoad":
         return node.source, list(node.indices)
     return None
+
+
+def accesses(block: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield buffer and indices of each load and store of a block."""
+    import tvm_ffi
+    from tvm import ir, tirx
+
+    found: list[Any] = []
+    for node in (block.body, block.init):
+        if node is not None:
+            tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append), (tirx.BufferStore, found.append)])
+    for node in found:
+        read = access_of(node)
+        yield (node.buffer, list(node.indices)) if read is None else read
 
 
 def buffer_of(region: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import UnsupportedOperator
 from ..te.body import REMEDY
 from ..te.quotient import nodes_of
-from .nodes import access_of, key, nests, parameters, root_of, structurally_equal
+from .nodes import accesses, key, nests, parameters, root_of, structurally_equal
 
 #: Where an axis occurs: ("axis", variable) or ("dim", buffer, number), variables and buffers by ``key``.
 Place = tuple[Any, ...]
@@ -150,7 +150,7 @@ def open_axes(func: Any) -> OpenAxes:
             if number(iv.dom.extent) is None:
                 own[key(iv.var)] = joined.add(("axis", key(iv.var)), label, iv.dom.extent)
         whole |= {own[key(iv.var)] for iv, _ in nest.reduce if key(iv.var) in own}
-        for buffer, indices in _accesses(nest.block):
+        for buffer, indices in accesses(nest.block):
             for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
                 if number(extent) is not None:
                     continue
@@ -232,20 +232,6 @@ def _loops(func: Any) -> Iterator[tuple[Any, Any]]:
         for value, iv in zip(statement.iter_values, statement.block.iter_vars, strict=True):
             if key(value) in loops:
                 yield loops[key(value)], iv
-
-
-def _accesses(block: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield buffer and indices of each load and store of a block."""
-    import tvm_ffi
-    from tvm import ir, tirx
-
-    found: list[Any] = []
-    for node in (block.body, block.init):
-        if node is not None:
-            tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append), (tirx.BufferStore, found.append)])
-    for node in found:
-        read = access_of(node)
-        yield (node.buffer, list(node.indices)) if read is None else read
 
 
 __all__ = ["OpenAxes", "OpenAxis", "buffers_of", "is_open", "like", "number", "open_axes"]

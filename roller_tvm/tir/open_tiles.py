@@ -20,7 +20,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import MeasureError
-from .nodes import PACKING, REDUCTION, access_of, buffer_of, key, parameters, root_of, structurally_equal, variables
+from .nodes import (
+    PACKING,
+    REDUCTION,
+    accesses,
+    analyzer_of_tvm,
+    buffer_of,
+    key,
+    parameters,
+    root_of,
+    structurally_equal,
+    variables,
+)
 from .open_axes import OpenAxes, like, number
 
 SERIAL, PARALLEL = 0, 1
@@ -95,7 +106,7 @@ class _Tiling:
             before = len(self.places)
             for block, _ in self.blocks:
                 own = {key(iv.var) for iv in block.iter_vars}
-                for buffer, indices in _accesses(block):
+                for buffer, indices in accesses(block):
                     for d, index in enumerate(indices):
                         dim, axis = ("dim", key(buffer), d), ("axis", key(index))
                         if key(index) not in own:
@@ -126,7 +137,7 @@ class _Tiling:
                 again = any(at is not None and self._moves(at) and self.extents[at] > 1 for at in dims)
                 if reduces and again and key(buffer) not in made:
                     raise _refused(f"'{block.name_hint}' adds up in its result, which tiles share")
-            for buffer, indices in _accesses(block):
+            for buffer, indices in accesses(block):
                 for d, index in enumerate(indices):
                     at = self.places.get(("dim", key(buffer), d))
                     used = variables(index) & own
@@ -188,7 +199,7 @@ class _Tiling:
                 known.add((name, key(iv.var)))
             bounds = dict(zip([key(iv.var) for iv in block.iter_vars], realize.iter_values, strict=True))
             digits: dict[int, tuple[int, Any, Any, int]] = {}
-            for buffer, indices in _accesses(block):
+            for buffer, indices in accesses(block):
                 for d, index in enumerate(indices):
                     at = self.places.get(("dim", key(buffer), d))
                     if at is None or (split := self._digits(block, index, at)) is None:
@@ -308,7 +319,7 @@ class _Tiling:
             zero = tvm_ffi.structural_map(
                 index, (tirx.Var, lambda v: tirx.const(0, str(v.ty.dtype)) if key(v) in starts else v), order="post"
             )
-            return _simple(zero)
+            return analyzer_of_tvm().simplify(zero)
 
         def load(node: Any) -> Any:
             if key(node.source) in self.params:
@@ -519,23 +530,3 @@ def _loops(statement: Any) -> list[Any]:
     found: list[Any] = []
     tvm_ffi.structural_walk(statement, (tirx.For, found.append))
     return found
-
-
-def _accesses(block: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield buffer and indices of each load and store of a block."""
-    import tvm_ffi
-    from tvm import ir, tirx
-
-    found: list[Any] = []
-    for node in (block.body, block.init):
-        if node is not None:
-            tvm_ffi.structural_walk(node, [(ir.TensorLoad, found.append), (tirx.BufferStore, found.append)])
-    for node in found:
-        read = access_of(node)
-        yield (node.buffer, list(node.indices)) if read is None else read
-
-
-def _simple(node: Any) -> Any:
-    from .nodes import analyzer_of_tvm
-
-    return analyzer_of_tvm().simplify(node)

@@ -16,14 +16,9 @@ from roller_tvm.tvm_env import line
 pytestmark = pytest.mark.te
 pytest.importorskip("onnx")
 from ..relay.onnx_models import convolution, expected  # noqa: E402
+from .command import main  # noqa: E402
 
 SUFFIXES = [".tar", ".so"] if line() == "relay" else [".so"]
-
-
-def main(capsys, *words):
-    code = cli.main([str(w) for w in words])
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,7 @@ from roller_tvm.models.shapes import parse_buckets
 pytestmark = pytest.mark.relax
 onnx = pytest.importorskip("onnx")
 from ..relay.onnx_models import convolution, three_products  # noqa: E402
-
-
-def main(capsys, *words):
-    code = cli.main([str(w) for w in words])
-    out = capsys.readouterr()
-    return code, out.out, out.err
+from .command import main  # noqa: E402
 
 
 @pytest.fixture(scope="module")

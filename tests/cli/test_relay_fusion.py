@@ -14,11 +14,7 @@ from roller_tvm.cli.model import open_session  # noqa: E402
 from roller_tvm.cli.tune import next_command  # noqa: E402
 from roller_tvm.rammer import fused_kernel  # noqa: E402
 
-
-def main(capsys, *words):
-    code = cli.main([str(w) for w in words])
-    out = capsys.readouterr()
-    return code, out.out, out.err
+from .command import main  # noqa: E402
 
 
 @pytest.fixture(scope="module")

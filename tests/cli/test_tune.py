@@ -12,14 +12,9 @@ from roller_tvm import cli
 from roller_tvm.relay.records import read_records
 
 from ..relay.onnx_models import convolution
+from .command import main
 
 pytestmark = pytest.mark.tvm
-
-
-def main(capsys, *words):
-    code = cli.main([str(w) for w in words])
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture(scope="module")

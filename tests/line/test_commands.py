@@ -8,6 +8,7 @@ import pytest
 from roller_tvm import cli
 from roller_tvm.tvm_env import line
 
+from ..cli.command import main
 from ..relay.onnx_models import convolution, expected, three_products
 
 pytestmark = pytest.mark.te
@@ -16,12 +17,6 @@ NAME = line()
 SUFFIXES = {"relay": (".tar", ".so"), "relax": (".so",)}.get(NAME, ())
 RECORDS = {"relay": "records.json", "relax": "records"}.get(NAME)
 GPU = ("--target", "cuda -arch=sm_80")
-
-
-def main(capsys, *words):
-    code = cli.main([str(w) for w in words])
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture(scope="module")
