@@ -1,8 +1,8 @@
 """The update tree: the choices of a model, which of them influence each other, and which are the same.
 
 It has Astra's three modes, a level each. Epochs do not influence each other: they are explored in *parallel*, all in
-the same run. An epoch's phases are explored in *prefix* mode, one after the other, the best of each kept for the next. The
-choices of a phase influence each other: their combinations are tried *exhaustively*.
+the same run. An epoch's phases are explored in *prefix* mode, one after the other, the best of each kept for the next.
+The choices of a phase influence each other: their combinations are tried *exhaustively*.
 """
 
 from __future__ import annotations
