@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.cli import schedule
 from roller_tvm.cli.line import add_line_argument, models_of, planning_of
 from roller_tvm.cli.operators_file import COLUMNS, read_operators
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="K", help="how many plans; default 10")
     parser.add_argument("--explain", action="store_true", help="explain why the best plan is the best")
     parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
+    schedule.add_arguments(parser)
     emulated = "execute the best plan's GPU kernels on this CPU, every access checked, and compare what they compute"
     parser.add_argument("--check", action="store_true", help=f"{emulated}; needs a TVM and a C++ compiler, no GPU")
     pocl = "with --check: a second witness, the same schedule in OpenCL, run by PoCL; needs pyopencl and PoCL"
@@ -83,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
     device, features = planning_of(args, device)
     if (args.rank_by == "xgboost") != (args.measured is not None):
         raise UsageError("--rank-by xgboost goes with --measured FOLDER", remedy="give both, or neither")
+    schedule.check(args, device)
     if args.rank_by == "xgboost" and (args.operators or device.kind != "cpu"):
         raise UsageError("--rank-by xgboost ranks one operator's plans for a CPU", remedy="leave it out")
     if args.on_pocl and not args.check:
@@ -96,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
     if len(args.words) == 1 and (missing := lookup(args.words[0]).usage).count("=..."):
         raise UsageError("parameters are missing", args.words[0], f"roller-tvm plan {missing}")
     expression = parse_operator(args.words)
+    if args.schedule or args.schedule_from is not None:
+        return schedule.run(args, expression, device, features)
     construction, milliseconds = _timed(expression, device, features, args.top)
     if args.measured is not None:
         construction = import_module("roller_bench.learned").rank_construction(

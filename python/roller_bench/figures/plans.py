@@ -51,7 +51,7 @@ def opened(module: Any, name: str, arrays: Sequence[Any], cpu: Any) -> Built:
 
 
 def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
-    """Return the operator as the planner reads it, and a builder of plans (None: TVM's own), on the Relay line."""
+    """Return the operator as the planner reads it, and a builder of steps (None: TVM's own), on the Relay line."""
     import tvm
     from tvm import te
 
@@ -62,12 +62,12 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     reading = read_te(list(tensors))
     arrays = [tvm.nd.array(a) for a in arguments(tensors)]
 
-    def build(plan: Any) -> Built:
-        if plan is None:
+    def build(steps: Any) -> Built:
+        if steps is None:
             schedule, args = te.create_schedule(tensors[-1].op), list(tensors)
         else:
-            schedule, args = apply_steps_te(TeProgram.of_reading(reading, list(tensors)), lower(plan))
-        with as_tvm() if plan is None else cpu_code():
+            schedule, args = apply_steps_te(TeProgram.of_reading(reading, list(tensors)), steps)
+        with as_tvm() if steps is None else cpu_code():
             built = tvm.build(schedule, args, target)
         return opened(built, built.entry_name, arrays, tvm.cpu())
 
@@ -88,10 +88,10 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     reading = read_prim_func(func, name="main", constants=())
     arrays = [tvm.runtime.tensor(a) for a in arguments(tensors)]
 
-    def build(plan: Any) -> Built:
+    def build(steps: Any) -> Built:
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        if plan is not None:
-            schedule = apply_steps_tir(func, reading, tuple(lower(plan)))
+        if steps is not None:
+            schedule = apply_steps_tir(func, reading, steps)
             mod = cpu_code()(schedule.mod)
         return opened(tvm.compile(mod, make_target(target)).mod, "main", arrays, tvm.cpu())
 
@@ -99,7 +99,7 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
 
 
 def operator_here(operator: str, params: Sequence[str], threads: int) -> tuple[Any, Callable[[Any], Built]]:
-    """Return a named operator as the planner reads it, and a builder of plans, on this environment's line."""
+    """Return a named operator as the planner reads it, and a builder of a plan's steps, on this environment's line."""
     tensors = list(te_operator(operator, **parse_params(" ".join(params))))
     return (relay_builder if line() == "relay" else relax_builder)(tensors, default_cpu_target(threads))
 
@@ -172,7 +172,7 @@ def _costs(args: argparse.Namespace) -> int:
     pairs, wrong = [], 0
     print(f"{'predicted us':>12} {'measured':>9} {'ratio':>6}  plan")
     for ranked in plans:
-        timed, answer = build(ranked.plan)
+        timed, answer = build(lower(ranked.plan))
         error = error_of(answer(), expected)
         right = error <= TOLERANCE
         wrong += not right
@@ -263,7 +263,7 @@ def whole_vectors_and_plain(expression: Any, device: DeviceSpec, build: Callable
     """Return plans that count on whole vectors, and plans for TVM alone."""
     def by_tvm(plan: Any) -> Any:
         with patch.object(whole_vectors, "REWRITINGS", ()):
-            return build(plan)
+            return build(lower(plan))
 
     ours = construct(expression, device, top=PLANS).plans
     return (ours, build), (construct(expression, device.built_by_tvm(), top=PLANS).plans, by_tvm)

@@ -1,0 +1,58 @@
+"""A script in the names of another reading of the same operator: TVM calls stages and axes as it likes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from ..ir import TensorExpression
+from ..roller.loops import source_loops
+from ..roller.steps import CacheRead, CacheWrite, ComputeAt, RFactor, Step
+from .script import ScheduleError, Script
+
+
+def renamed(script: Script, old: TensorExpression, new: TensorExpression) -> Script:
+    """Return a script for `old` as one for `new`, whose stages are the same in the same order.
+
+    Raises
+    ------
+    ScheduleError
+        The two are not stage by stage the same.
+
+    Examples
+    --------
+    >>> from roller_tvm.ir.operators import operator
+    >>> one, other = operator("relu", shape=(4, 8)), operator("transpose", shape=(8, 4), perm=(1, 0))
+    >>> print(renamed(Script.read("relu.parallel(i0)"), one, other))
+    transpose.parallel(i0)  # II  hardware
+    """
+    pairs = list(zip(old.stages, new.stages, strict=False))
+    same = len(old.stages) == len(new.stages) and len(old.inputs) == len(new.inputs)
+    if not same or any([a.extent for a in x.axes] != [a.extent for a in y.axes] for x, y in pairs):
+        told = "TVM reads this operator in other stages than 'plan' does without it"
+        raise ScheduleError(told, old.name, "write the script in the names of --line's own plan: --measure --schedule")
+    names = {x.name: y.name for x, y in pairs} | {
+        x.name: y.name for x, y in zip(old.inputs, new.inputs, strict=True)
+    }  # fmt: skip
+    loops = {
+        x.name: dict(zip(source_loops(x.axes), source_loops(y.axes), strict=True)) for x, y in pairs
+    }  # fmt: skip
+    steps = []
+    for step in script.steps:
+        steps.append(_renamed(step, names, loops))
+        if isinstance(step, (CacheWrite, RFactor)):
+            loops.setdefault(step.name, loops.get(step.stage, {}))
+    return Script(tuple(steps))
+
+
+def _renamed(step: Step, names: dict[str, str], loops: dict[str, dict[str, str]]) -> Step:
+    changed: dict[str, Any] = {}
+    for field in fields(step):
+        value = getattr(step, field.name)
+        stage = field.name in ("stage", "target", "readers", "reader", "left", "right", "output")
+        own = names if stage else loops.get(step.target if isinstance(step, ComputeAt) else step.stage, {})
+        if isinstance(value, str) and not (field.name == "name" and isinstance(step, (CacheRead, CacheWrite, RFactor))):
+            changed[field.name] = own.get(value, value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], str) and field.name != "names":
+            changed[field.name] = tuple(own.get(v, v) for v in value)
+    return replace(step, **changed)
