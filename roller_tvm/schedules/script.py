@@ -1,7 +1,8 @@
 """A schedule as a text that people read and change: one command a line, `STAGE.COMMAND(ARGUMENTS)`.
 
 Commands are of Tiramisu's four kinds, and each belongs to one of its levels: the computation (I), its order and place
-(II), its data (III). A printed script says both behind each command, as a comment. A script is the steps of `roller.steps` one by one, so from script to steps to script nothing changes.
+(II), its data (III). A printed script says both behind each command, as a comment.
+A script is the steps of `roller.steps` one by one, so from script to steps to script nothing changes.
 """
 
 from __future__ import annotations
