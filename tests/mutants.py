@@ -3,38 +3,54 @@
 
     python tests/mutants.py --count 200 --seed 1 --output build/mutants.jsonl
 
-Each mutant is a copy of the package with one place changed; the tests of the core run on it until one fails. Results
-are kept line by line, and a second run goes on with what is missing. The places are drawn by the seed alone.
+A mutant lives in a fork of this process that imports the package with one place changed. First every test of the core
+is run once, to see which functions it calls; a mutant then runs the tests that call its function, until two test files
+have failed. Results are kept line by line: a second run, or one beside it with
+another ``--part``, goes on with what is missing. The places are drawn by the seed alone.
 
-Exit codes: 0 at least 90 % were killed, 1 fewer, 2 the tests fail without any mutant.
+Exit codes: 0 at least 90 % were killed and no test file is the only killer of more than a fifth of them, 1 otherwise,
+2 the tests fail without any mutant.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib.machinery
+import importlib.util
 import json
 import os
 import random
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np  # noqa: F401 - once, for all forks
+import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("roller", "micro_perf", "recipes", "planner", "rammer")
-#: Wanted share of killed mutants.
-WANTED = 0.9
-#: Seconds for the tests of one mutant; one that makes them run longer is killed.
-LIMIT_S = 600
+#: Wanted share of killed mutants, and the most that one test file may be the only killer of.
+WANTED, ALONE = 0.9, 0.2
+#: Seconds of CPU time for the tests of one mutant; one that makes them run longer is killed.
+LIMIT_S = 180
+#: Seconds of CPU time in which a second file is looked for.
+SECOND_S = 15
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 SIGNS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*"}
 TEXT = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
         ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//"}  # fmt: skip
+# Failures are counted, not shrunk, and each run draws the same examples.
+hypothesis.settings.register_profile("mutants", database=None, derandomize=True, deadline=None,
+                                     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,27 +129,137 @@ def drawn(count: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(every, count)
 
 
-def killer(mutant: Mutant | None, tests: list[str]) -> str:
-    """Return the file of the first test that fails on a mutant, or ''."""
-    with tempfile.TemporaryDirectory() as folder:
-        base = Path(folder)
-        package = base / "roller_tvm"
-        if mutant is not None:
-            subprocess.run(["cp", "-r", str(ROOT / "roller_tvm"), str(package)], check=True)
-            (base / mutant.path).write_text(mutant.text())
-        found = [folder, str(ROOT), str(ROOT / "python")]
-        words = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no",
-                 "-m", "not (tvm or relax or te)", "-o", f"pythonpath={' '.join(found)}", *tests]  # fmt: skip
-        # Processes that a test starts take the changed package too, not that of the folder they run in.
-        own = {"PYTHONPATH": os.pathsep.join(found), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        environment = {**os.environ, **own}
+class Changed(importlib.machinery.SourceFileLoader):
+    """Loads one module of the package with its place changed; stands first among the finders of a fork."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        super().__init__(mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"),
+                         str(ROOT / mutant.path))  # fmt: skip
+        self.text = mutant.text()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return where the changed module is, None of any other."""
+        return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, fullname: str) -> Any:
+        """Return the changed module's code."""
+        return compile(self.text, self.path, "exec", dont_inherit=True)
+
+
+class Calls:
+    """pytest plugin: which functions of the core each test calls, and how long it takes."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        """Note the calls of one test, its fixtures with it."""
+        seen: set[tuple[str, int]] = set()
+        core = str(ROOT / "roller_tvm")
+        start = time.process_time()
+
+        def called(frame: Any, event: str, argument: Any) -> None:
+            code = frame.f_code
+            if code.co_filename.startswith(core):
+                seen.add((code.co_filename, code.co_firstlineno))
+
+        sys.settrace(called)
         try:
-            done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return "time"
-    failed = [line.split()[1].partition("::")[0] for line in done.stdout.splitlines()
-              if line.startswith(("FAILED", "ERROR"))]  # fmt: skip
-    return failed[0] if failed else "" if done.returncode == 0 else "collection"
+            return (yield)
+        finally:
+            sys.settrace(None)
+            by_file = defaultdict(list)
+            for path, line in sorted(seen):
+                by_file[str(Path(path).relative_to(ROOT))].append(line)
+            self.told[item.nodeid] = {"calls": by_file, "seconds": time.process_time() - start}
+
+
+class Killers:
+    """pytest plugin: runs some tests, those of the fastest file first, until two files have failed."""
+
+    def __init__(self, tests: dict[str, float]) -> None:
+        self.tests, self.told, self.until = tests, [], 0.0
+        self.files: dict[str, float] = defaultdict(float)
+        for name, seconds in tests.items():
+            self.files[name.partition("::")[0]] += seconds
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the tests asked for."""
+        items[:] = [item for item in items if item.nodeid in self.tests]
+        items.sort(key=lambda item: self.files[item.nodeid.partition("::")[0]])
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Pass over what is left of a file that has failed."""
+        if item.nodeid.partition("::")[0] in self.told:
+            pytest.skip("its file has failed")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self) -> None:
+        """End a while after the first file has failed: a second would be welcome, no more."""
+        if self.told and time.process_time() > self.until:
+            pytest.exit("one file has failed", returncode=1)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a file that has failed."""
+        name = report.nodeid.partition("::")[0]
+        if report.failed and name not in self.told:
+            self.told.append(name)
+            self.until = time.process_time() + SECOND_S
+            if len(self.told) == 2:
+                pytest.exit("two files have failed", returncode=1)
+
+
+def forked(plugin: Calls | Killers, tests: list[str], before: Callable[[], None]) -> tuple[int, Any]:
+    """Return pytest's exit code in a fork, and what the plugin has to tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "told")
+        child = os.fork()
+        if not child:
+            code = 70
+            with suppress(BaseException):  # whatever happens, the fork ends here
+                signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for stream in range(3):
+                    os.dup2(nothing, stream)
+                before()
+                marks = ["-m", "not (tvm or relax or te or slow)", "-p", "no:cacheprovider", "--tb=no", "-q"]
+                profile = ["--hypothesis-profile=mutants"]
+                code = int(pytest.main([*marks, *profile, f"--rootdir={ROOT}", *tests], plugins=[plugin]))
+                told.write_text(json.dumps(plugin.told))
+            os._exit(code)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return status, json.loads(told.read_text()) if told.exists() else None
+
+
+def run_on(mutant: Mutant, tests: dict[str, float]) -> list[str]:
+    """Return the test files that fail on a mutant, two at most; ``time`` and ``import`` are killers too."""
+    plugin = Killers(tests)
+    code, told = forked(plugin, sorted(plugin.files), lambda: sys.meta_path.insert(0, Changed(mutant)))
+    if code == -signal.SIGPROF:
+        return ["time"]
+    return told if told or code in (0, 5) else ["import"]
+
+
+def function_of(mutant: Mutant) -> int:
+    """Return the line on which the mutant's function begins, its first decorator's if it has any; 0 in no function."""
+    inside = 0
+    for node in ast.walk(ast.parse((ROOT / mutant.path).read_text())):  # outer functions come before inner ones
+        if isinstance(node, ast.FunctionDef) and node.lineno <= mutant.line <= node.end_lineno:
+            inside = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return inside
+
+
+def killers(mutant: Mutant, known: dict[str, Any]) -> list[str]:
+    """Return the test files that kill a mutant, two at most, among the tests that call its function.
+
+    A number outside all functions is asked of the tests that call anything in its file.
+    """
+    line = function_of(mutant)
+    lines = {name: test["calls"].get(mutant.path, ()) for name, test in known.items()}
+    near = {name: known[name]["seconds"] for name, called in lines.items() if (line in called if line else called)}
+    return run_on(mutant, near) if near else []
 
 
 def main() -> int:
@@ -142,34 +268,49 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200, help="number of mutants (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the draw (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "build/mutants.jsonl", help="results, one a line")
+    parser.add_argument(
+        "--part", default="0/1", help="0/2: every second mutant, from the first on (default: %(default)s)"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after these seconds")
     parser.add_argument("tests", nargs="*", help="test files and folders (default: those of the core)")
     args = parser.parse_args()
-    tests = args.tests or [f"tests/{name}" for name in (*FOLDERS, "plan", "model", "explain", "lower")
-                           if (ROOT / "tests" / name).exists()]  # fmt: skip
+    begun = time.monotonic()
+    core = ("expr", "plan", "model", "explain", "lower", "rammer")
+    tests = args.tests or [f"tests/{name}" for name in core]
+    os.chdir(ROOT)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    known = {}
-    if args.output.exists():
-        known = {row["mutant"]: row for row in map(json.loads, args.output.read_text().splitlines())}
-    if not known and (broken := killer(None, tests)):
-        print(f"{broken} fails without any mutant", file=sys.stderr)
-        return 2
+    calls = args.output.with_suffix(".calls.json")
+    if not calls.exists():
+        code, told = forked(Calls(), tests, lambda: None)
+        if code:
+            print(f"the tests fail without any mutant (pytest: {code})", file=sys.stderr)
+            return 2
+        calls.write_text(json.dumps(told))
+    known = json.loads(calls.read_text())
+
+    def results() -> dict[str, list[str]]:
+        text = args.output.read_text() if args.output.exists() else ""
+        return {row["mutant"]: row["killers"] for row in map(json.loads, text.splitlines())}
+
     mutants = drawn(args.count, args.seed)
-    with args.output.open("a") as out:
-        for number, mutant in enumerate(mutants, 1):
-            if str(mutant) not in known:
-                start = time.perf_counter()
-                row = {"mutant": str(mutant), "killer": killer(mutant, tests), **asdict(mutant)}
-                known[str(mutant)] = row | {"seconds": round(time.perf_counter() - start, 1)}
-                print(json.dumps(known[str(mutant)]), file=out, flush=True)
-                print(f"{number}/{len(mutants)} {mutant}: {row['killer'] or 'SURVIVES'}", flush=True)
-    rows = [known[str(m)] for m in mutants]
-    killers = Counter(row["killer"] for row in rows if row["killer"])
-    survivors = [row["mutant"] for row in rows if not row["killer"]]
-    print(f"{len(rows) - len(survivors)} of {len(rows)} killed; first by:")
-    for name, times in killers.most_common():
+    part, parts = map(int, args.part.split("/"))
+    done = results()
+    for number, mutant in enumerate(mutants):
+        if number % parts == part and str(mutant) not in done and time.monotonic() - begun < args.seconds:
+            start = time.perf_counter()
+            row = {"mutant": str(mutant), "killers": killers(mutant, known)}
+            with args.output.open("a") as out:
+                print(json.dumps(row | {"seconds": round(time.perf_counter() - start, 1)}), file=out)
+            print(f"{number + 1}/{len(mutants)} {mutant}: {' '.join(row['killers']) or 'SURVIVES'}", flush=True)
+    done = {name: found for name, found in results().items() if name in set(map(str, mutants))}
+    survivors = [name for name, found in done.items() if not found]
+    alone = Counter(found[0] for found in done.values() if len(found) == 1 and found[0].startswith("tests"))
+    print(f"{len(done) - len(survivors)} of {len(done)} killed ({len(mutants)} drawn); by one file alone:")
+    for name, times in alone.most_common():
         print(f"  {times:4d}  {name}")
     print("\n".join(["survivors:", *(f"  {name}" for name in survivors)]))
-    return 0 if len(survivors) <= (1 - WANTED) * len(rows) else 1
+    most = max(alone.values(), default=0)
+    return 0 if len(survivors) <= (1 - WANTED) * len(mutants) and most <= ALONE * len(mutants) else 1
 
 
 if __name__ == "__main__":

@@ -88,5 +88,6 @@ def test_a_broken_tvm_is_an_error_of_ours(monkeypatch, make_tvm, tmp_path):
 @pytest.mark.tvm
 def test_real_tvm_is_of_the_relay_line():
     tvm = import_relay_tvm()
-    assert hasattr(tvm, "relay") or __import__("tvm.relay")
-    assert locate.find_tvm().version == tvm.__version__
+    found = locate.find_tvm()
+    assert (found.line, found.version) == ("relay", tvm.__version__)
+    assert Path(tvm.__file__).is_relative_to(found.root)
