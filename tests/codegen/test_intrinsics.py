@@ -16,10 +16,11 @@ from roller_tvm.codegen.intrinsics import register
 register("mma_fill_16x16_f32")
 assert TensorIntrin.get("mma_fill_16x16_f16", allow_missing=True) is None
 import tvm.s_tir.tensor_intrin
-from tvm.s_tir.tensor_intrin.cuda import MMA_fill_16x16_f16_INTRIN
-assert MMA_fill_16x16_f16_INTRIN == "mma_fill_16x16_f16"
-for name in ("mma_fill_16x16_f32", MMA_fill_16x16_f16_INTRIN):
-    assert TensorIntrin.get(name) is not None
+from tvm.s_tir.tensor_intrin.cuda import get_mma_fill_intrin
+for dtype, name in (("float32", "mma_fill_16x16_f32"), ("float16", "mma_fill_16x16_f16")):
+    found, (desc, impl) = TensorIntrin.get(name), get_mma_fill_intrin(dtype, 8)
+    tvm.ir.assert_structural_equal(found.desc, desc)
+    tvm.ir.assert_structural_equal(found.impl, impl)
 register("mma_fill_16x16_f32")
 """
 

@@ -5,6 +5,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -206,7 +207,10 @@ class TestWhatToRunFirst:
         builder = relax.BlockBuilder()
         with builder.function("main", params):
             builder.emit_func_output(builder.emit(relax.op.matmul(*params)))
-        assert build(builder.finalize(), LLVM) is not None
+        executable = build(builder.finalize(), LLVM)
+        x, w = values(8, 16), values(16, 32)
+        found = run(executable, *(a.astype(ml_dtypes.bfloat16) for a in (x, w)))[0]
+        np.testing.assert_allclose(found.astype("float32"), x @ w, rtol=0.1, atol=0.1)
 
 
 class TestRecords:

@@ -81,8 +81,8 @@ def test_only_constant_weights_are_those_of_dense():
     bound = tvm.IRModule.from_expr(relay.build_module.bind_params_by_name(model()["main"], WEIGHTS))
     again = constant_dense(bound, None)
     assert names(again) == ["nn.dense", "nn.matmul"]
-    none = tvm.IRModule.from_expr(relay.var("x", shape=(1,)))
-    assert tvm.ir.structural_equal(constant_dense(none, None)["main"], none["main"])
+    none = constant_dense(tvm.IRModule.from_expr(relay.var("x", shape=(1,))), None)["main"]
+    assert none.body.same_as(none.params[0])
     # What follows from a parameter alone is constant: importers transpose weights.
     x, w = relay.var("x", shape=(16, 24)), relay.var("w", shape=(24, 32))
     mod = tvm.IRModule.from_expr(relay.Function([x, w], relay.nn.dense(x, relay.transpose(w))))

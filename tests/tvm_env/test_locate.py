@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,5 +90,5 @@ def test_a_broken_tvm_is_an_error_of_ours(monkeypatch, make_tvm, tmp_path):
 def test_real_tvm_is_of_the_relay_line():
     tvm = import_relay_tvm()
     found = locate.find_tvm()
-    assert (found.line, found.version) == ("relay", tvm.__version__)
+    assert (found.line, found.version) == (Line.RELAY, tvm.__version__)
     assert Path(tvm.__file__).is_relative_to(found.root)
