@@ -202,6 +202,7 @@ def compile(  # noqa: A001
     fuse_rtasks: bool = False,
     progress: Callable[[str], None] | None = None,
     trusted: bool = False,
+    winograd: bool = True,
 ) -> Model:
     """Build a model with Roller's schedules, planned while it is built.
 
@@ -235,6 +236,9 @@ def compile(  # noqa: A001
         Receives the name of each step.
     trusted : bool
         Read a file that is a program, too (.pt2, a module): it can do whatever you can do.
+    winograd : bool
+        Relax line, CPUs: whether 3x3 convolutions may be computed by Winograd's algorithm where that is predicted to be
+        faster; its errors are up to 20 times as large (some 1e-6 of the largest output).
 
     Returns
     -------
@@ -257,7 +261,7 @@ def compile(  # noqa: A001
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
     request = Request(
         target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress,
-        trusted=trusted, dynamic_shapes=dynamic_shapes,
+        trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd,
     )  # fmt: skip
     session = Session(model_line(usable_line("compiling a model")), request).read(model)
     return Model(session.load(), session.name, threads, session)

@@ -67,7 +67,7 @@ class Session:
     def take(self, name: str, model: Model) -> Session:
         """Take an imported model; return the session."""
         self.name = name
-        self._job = Job(model, self.aim, self.request.buckets, self.request.tf32)
+        self._job = Job(model, self.aim, self.request.buckets, self.request.tf32, self.request.winograd)
         if self.request.fuse_rtasks:
             self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))
         return self

@@ -18,6 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import roller_bench
+import roller_tvm
 from roller_bench.running import Runnable
 from roller_tvm.children import environment, python
 from roller_tvm.errors import MeasureError
@@ -29,6 +33,8 @@ WARM, BLOCK, BLOCK_S = 4, 8, 0.08
 MOST_S = 2.0
 #: Number of sets of new processes, as memory lies differently in each; least blocks per process.
 PROCESSES, BLOCKS = 3, 2
+#: Where this program's packages are: all that an interpreter with an environment of its own takes from here.
+_OWN = [str(Path(package.__file__ or "").resolve().parents[1]) for package in (roller_bench, roller_tvm)]
 #: This process's CPUs before TVM ran. TVM pins the thread that runs a kernel, and processes started later inherit that.
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
@@ -42,8 +48,17 @@ def time(kernels: list[str], target: str, seconds: float) -> list[list[float]]:
     return found
 
 
-def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
+def in_turns(files: Sequence[Path], seconds: float, outputs: Path | None = None) -> list[list[list[float]]]:
     """Return the seconds of every run, by implementation and block.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Of a `Runnable` each.
+    seconds : float
+        Time of measuring, beyond the least blocks.
+    outputs : Path, optional
+        Folder in which each implementation's outputs are written first, as ``0.npz`` and so on.
 
     Raises
     ------
@@ -53,14 +68,20 @@ def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
     processes: list[Any] = []
     try:
         for path in files:
-            command = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS)))
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-            )
+            command, env = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS))), environment()
+            if other := Runnable.read(path).python:
+                command[0], env["PYTHONPATH"] = other, os.pathsep.join(_OWN)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
             processes.append(process)
         for path, process in zip(files, processes, strict=True):
             if process.stdout.readline().strip() != "ready":
                 raise MeasureError("cannot be run: see above", str(path), kind="run error")
+            process.send_signal(signal.SIGSTOP)
+        for number, process in enumerate(processes if outputs is not None else ()):
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write(f"{outputs}/{number}.npz\n")
+            process.stdin.flush()
+            process.stdout.readline()
             process.send_signal(signal.SIGSTOP)
         times: list[list[list[float]]] = [[] for _ in files]
         until = clock.perf_counter() + seconds
@@ -79,12 +100,20 @@ def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
 
 
 def serve(path: Path) -> None:
-    """Run one implementation: a block of runs for every line of input, its times as a line of output."""
-    run = Runnable.read(path).open().run
+    """Run one implementation: a block of runs for every line of input, its times as a line of output.
+
+    A line that names a file has the outputs written there.
+    """
+    running = Runnable.read(path).open()
+    run = running.run
     run()  # torch.compile compiles at the first
     slow = _timed(run) > MOST_S
     print("ready", flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if (file := line.strip()) != "block":
+            np.savez(file, *running.outputs())
+            print("written", flush=True)
+            continue
         for _ in range(0 if slow else WARM):
             run()
         taken = [_timed(run)]

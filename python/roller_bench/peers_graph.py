@@ -1,4 +1,4 @@
-"""Other runtimes of whole models, on the CPU: onnxruntime, PyTorch, and PyTorch compiled.
+"""Other runtimes of whole models, on the CPU: onnxruntime, OpenVINO, PyTorch, and PyTorch compiled.
 
 Each builds a model (returning the fields of a result) and opens it, with each thread pinned to a CPU of its own as
 TVM's are.
@@ -57,6 +57,20 @@ def _session(file: Path, threads: int) -> Any:
         others = ";".join(str(cpu + 1) for cpu in cpus[1:threads])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+def open_openvino(file: Path, inputs: Arrays, threads: int) -> Running:
+    """Open an ONNX file in OpenVINO, in float32, for the latency of one request."""
+    import openvino
+
+    told = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    compiled = openvino.Core().compile_model(str(file), "CPU", told)
+    request, given = compiled.create_infer_request(), list(inputs.values())
+
+    def run() -> Any:
+        return request.infer(given, share_inputs=True, share_outputs=True)
+
+    return Running(run, lambda: [array.copy() for array in run().to_tuple()])
 
 
 def build_torch(model: dict[str, Any], threads: int, compiled: bool = False) -> dict[str, Any]:

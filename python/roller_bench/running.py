@@ -32,12 +32,15 @@ class Runnable:
     inputs : str
         File written by `keep_inputs`.
     threads : int
+    python : str
+        Interpreter to run it by, with an environment of its own; by default this one's.
     """
 
     opener: str
     file: str
     inputs: str
     threads: int
+    python: str = ""
 
     def write(self, path: Path) -> Path:
         """Write the description to a file, and return its path."""

@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments
+from roller_tvm.cli.line import (
+    add_buckets_argument,
+    add_fusion_arguments,
+    add_winograd_argument,
+    check_fusion_arguments,
+)
 from roller_tvm.cli.model import add_model_arguments, open_session, progress_of, read_model, say, tune_words
 from roller_tvm.errors import BadInput, RecordWarning, RollerError, UsageError, cannot_write
 from roller_tvm.models.line import SCHEDULES
@@ -40,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="package as TVMC writes it (.tar), or library (.so); default module.tar; on the Relax line module.so",
     )
     add_buckets_argument(parser)
+    add_winograd_argument(parser)
     told = "Relax line, cuda: products of float32 on tensor cores, rounded to tf32 (answers change); default off"
     parser.add_argument("--tf32", action="store_true", help=told)
     add_fusion_arguments(parser)

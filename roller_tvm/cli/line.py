@@ -55,6 +55,15 @@ def add_buckets_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--buckets", metavar="SIZES", help=told)
 
 
+def add_winograd_argument(parser: argparse.ArgumentParser) -> None:
+    """--no-winograd."""
+    told = (
+        "Relax line, CPUs: compute 3x3 convolutions directly, never by Winograd's algorithm, whose errors are up to 20 "
+        "times as large (some 1e-6 of the largest output)"
+    )
+    parser.add_argument("--no-winograd", action="store_true", help=told)
+
+
 def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
     """--fuse-rtasks, --fusion-policy, and the device that they plan for."""
     from roller_tvm.rammer import POLICIES

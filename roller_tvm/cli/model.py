@@ -22,6 +22,7 @@ WITH_WEIGHTS = (".onnx", ".pt2")
 LAYOUTS = ("NCHW", "NHWC")  # those of either line's importer
 #: What the command to go on with has to repeat: of another shape, or planned otherwise, there are no records.
 _SHAPING = ("target", "input_shapes", "desired_layout", "params", "line", "buckets", "device", "fusion_policy")
+_FLAGS = ("no_winograd", "fuse_rtasks", "trust_model")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,7 @@ def model_words(args: argparse.Namespace, target: str | None) -> str:
     for name, value in {**vars(args), "target": target}.items():
         if name in _SHAPING and value:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    words += [f"--{name.replace('_', '-')}" for name in ("fuse_rtasks", "trust_model") if vars(args).get(name)]
+    words += [f"--{name.replace('_', '-')}" for name in _FLAGS if vars(args).get(name)]
     return shlex.join(words)
 
 
@@ -69,7 +70,7 @@ def open_session(args: argparse.Namespace, what_for: str, tell: bool) -> Session
     request = Request(
         args.target, schedules=given.get("schedules", SCHEDULES[0]), device=args.device, fuse_rtasks=args.fuse_rtasks,
         buckets=parse_buckets(args.buckets) if args.buckets else None, tf32=given.get("tf32", False),
-        policy=policy_of(args),
+        winograd=not given.get("no_winograd"), policy=policy_of(args),
     )  # fmt: skip
     line = models_of(args, what_for)
     line.check_options(request)

@@ -10,7 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments
+from roller_tvm.cli.line import (
+    add_buckets_argument,
+    add_fusion_arguments,
+    add_winograd_argument,
+    check_fusion_arguments,
+)
 from roller_tvm.cli.model import add_model_arguments, model_words, open_session, read_model, say
 from roller_tvm.errors import UsageError
 from roller_tvm.session import Session
@@ -43,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, metavar="SECONDS", help="give up a candidate that takes longer to build, or to run"
     )
     add_buckets_argument(parser)
+    add_winograd_argument(parser)
     add_fusion_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

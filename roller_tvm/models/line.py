@@ -39,6 +39,9 @@ class Request:
         Relax: sizes of open extents to plan for.
     tf32 : bool
         Relax: products of float32 on tensor cores.
+    winograd : bool
+        Relax: whether 3x3 convolutions may be computed by Winograd's algorithm, which is less exact (`te.winograd`),
+        where that is predicted to be faster.
     trusted : bool
         Read a model's file that is a program (.pt2, a module).
     policy : str
@@ -58,6 +61,7 @@ class Request:
     progress: Callable[[str], None] | None = None
     buckets: Any = None
     tf32: bool = False
+    winograd: bool = True
     policy: str = "best"
     trusted: bool = False
     dynamic_shapes: Any = None
@@ -88,7 +92,7 @@ class Job:
     ----------
     model : Model
     aim : Aim
-    buckets, tf32
+    buckets, tf32, winograd
         See `Request`.
     fuse : tvm.transform.Pass or False
         The line's ``FuseRTasks``.
@@ -100,6 +104,7 @@ class Job:
     aim: Aim
     buckets: Any = None
     tf32: bool = False
+    winograd: bool = True
     fuse: Any = False
     prepared: bool = False
 

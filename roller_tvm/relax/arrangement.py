@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, topi
 
+from ..te.winograd import POINTS, WINDOW, winograd
+
 Shape = tuple[int, ...]
 
 
@@ -101,9 +103,24 @@ class Convolution:
     def depthwise(self) -> bool:
         return self.groups > 1 and self.groups == self.data[1] == self.weights[0]
 
-    def compute(self, arrangement: Arrangement | None) -> tuple[list[Any], Any]:
-        """Inputs (data, weights) and output as TE; the weights are constants, which each schedule packs itself."""
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Tiles of Winograd's algorithm that can compute it; none unless its window is 3x3, its strides are 1."""
+        plain = self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
+        exact = self.dtype == self.out_dtype == "float32"  # transforms lose digits, of which halves have few
+        return tuple(POINTS) if plain and exact and self.weights[2:] == (WINDOW, WINDOW) else ()
+
+    def compute(self, arrangement: Arrangement | None, tile: int = 0) -> tuple[list[Any], Any]:
+        """Inputs (data, weights) and output as TE; the weights are constants, which each schedule packs itself.
+
+        With a `tile` they are transformed, and Winograd's algorithm computes the result of data in the arrangement.
+        """
         n, c, h, w = self.data
+        if tile and arrangement is not None:
+            edge = tile + WINDOW - 1
+            data = te.placeholder(arrangement.shape(self.data), self.dtype, name="data")
+            weights = te.placeholder((edge, edge, *self.weights[:2]), self.dtype, name="weights")
+            return [data, weights], winograd_convolution(data, weights, self, arrangement, tile)
         if arrangement is not None and arrangement.block:
             shape = arrangement.shape(self.data) if arrangement.holds(c) else self.data
             data = te.placeholder(shape, self.dtype, name="data")
@@ -117,6 +134,30 @@ class Convolution:
         steps = (list(self.strides), list(self.padding), list(self.dilation))
         out = topi.nn.conv(data, weights, *steps, self.groups, *layouts, self.out_dtype)
         return [data, weights], out
+
+
+def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement: Arrangement, tile: int) -> Any:
+    """A convolution by Winograd's algorithm, whose data and result are in the same arrangement."""
+    n, c, h, w = conv.data
+    top, left, bottom, right = conv.padding
+    rows, columns = h + top + bottom - WINDOW + 1, w + left + right - WINDOW + 1
+    over = [-(-extent // tile) * tile - extent for extent in (rows, columns)]  # zeros behind the last tiles
+    block, lanes = arrangement.block, [0] * bool(arrangement.block)
+    if any((*conv.padding, *over)):
+        before, after = [top, left], [bottom + over[0], right + over[1]]
+        before, after = ([0, 0, *b, *lanes] if block else [0, *b, 0] for b in (before, after))
+        data = topi.nn.pad(data, before, after, name="padded")
+
+    def read(n: Any, y: Any, x: Any, c: Any) -> Any:
+        return data[n, c // block, y, x, c % block] if block else data[n, y, x, c]
+
+    def place(*at: Any) -> tuple[Any, Any, Any, Any]:
+        if not block:
+            return at[0], at[1], at[2], at[3]
+        return at[0], at[2], at[3], at[1] * block + at[4]
+
+    shape = arrangement.shape((n, conv.weights[0], rows, columns))
+    return winograd(read, (n, rows, columns, c), weights, tile, shape, place, conv.out_dtype)
 
 
 def blocked_convolution(data: Any, weights: Any, conv: Convolution, block: int) -> Any:

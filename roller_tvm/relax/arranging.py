@@ -9,7 +9,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from .arrangement import Arrangement, Convolution, blocked_convolution
+from ..te.winograd import transformed_weights
+from .arrangement import Arrangement, Convolution, blocked_convolution, winograd_convolution
 from .constants import array_of, is_constant
 
 #: Operators that treat every element alike.
@@ -55,6 +56,8 @@ _POOLS = {
     "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
 }
 _IMAGE = [2, 3]
+#: TVM's kOutEWiseFusable, which it does not see in functions of several reductions.
+_OUT_FUSIBLE = 4
 
 
 def arrangeable(conv: Convolution, arrangement: Arrangement) -> bool:
@@ -124,8 +127,9 @@ class Arranger(relax.PyExprMutator):
     """Rewrites one function; what is arranged is made plain again only where something reads it so."""
 
     def __init__(
-        self, mod: Any, arrangement: Arrangement, wanted: Collection[Any], convs: dict[Any, Convolution]
-    ) -> None:
+        self, mod: Any, arrangement: Arrangement, wanted: Collection[Any], convs: dict[Any, Convolution],
+        tile: Callable[[Convolution, Arrangement], int] = lambda conv, arrangement: 0,
+    ) -> None:  # fmt: skip
         super().__init__(mod)
         self.arrangement, self.wanted, self.convs = arrangement, wanted, convs
         #: Variable -> the variable that has it arranged.
@@ -134,7 +138,9 @@ class Arranger(relax.PyExprMutator):
         self.as_plain: set[Any] = set()
         #: Shapes of the tensors that are transformed, one way or the other.
         self.transformed: list[tuple[int, ...]] = []
-        self.arranged_convs = 0
+        self.arranged_convs = self.winograd_convs = 0
+        #: Tile of Winograd's algorithm for a convolution; 0 where it is computed directly.
+        self.tile = tile
 
     # Both forms of a variable ------------------------------------------------------------------------------
 
@@ -216,6 +222,13 @@ class Arranger(relax.PyExprMutator):
     def _convolution(self, call: Any, conv: Convolution) -> Any:
         self.arranged_convs += 1
         data, weights = call.args
+        if tile := self.tile(conv, self.arrangement):
+            self.winograd_convs += 1
+            made = relax.const(transformed_weights(array_of(weights), tile), weights.ty.dtype)
+            return self.builder_.call_te(
+                lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile), self._form(data), made,
+                primfunc_name_hint="conv2d_winograd", primfunc_attrs={"op_pattern": _OUT_FUSIBLE},
+            )  # fmt: skip
         if not self.arrangement.block:
             values = np.ascontiguousarray(array_of(weights).transpose(0, 2, 3, 1))
             return relax.op.nn.conv2d(

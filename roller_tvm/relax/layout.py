@@ -24,18 +24,23 @@ from .layout_cost import LayoutCosts
 
 @dataclass
 class LayoutReport:
-    """Report of the pass: chosen arrangement, convolutions arranged, predicted seconds of each alternative."""
+    """Report of the pass: chosen arrangement, convolutions arranged, predicted seconds of each alternative.
+
+    `winograd` of the convolutions are computed by Winograd's algorithm.
+    """
 
     chosen: str = "NCHW"
     convolutions: int = 0
     transformations: int = 0
+    winograd: int = 0
     predicted: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
 
     def __str__(self) -> str:
         times = ", ".join(f"{name} {s * 1e3:.2f} ms" for name, s in self.predicted.items())
         return (
-            f"PlanLayout: {self.chosen}, {self.convolutions} convolutions, {self.transformations} transformations "
+            f"PlanLayout: {self.chosen}, {self.convolutions} convolutions ({self.winograd} by Winograd's algorithm), "
+            f"{self.transformations} transformations "
             f"(predicted: {times}; {self.seconds:.1f} s)"
         )
 
@@ -55,6 +60,9 @@ class PlanLayout:
         By default the one that follows from the target.
     only : {'NCHW', 'NHWC', 'blocked'}, optional
         Insist on an arrangement.
+    winograd : bool
+        Whether convolutions may be computed by Winograd's algorithm, which is less exact (``te.winograd``), where the
+        model predicts a gain.
 
     Attributes
     ----------
@@ -66,8 +74,11 @@ class PlanLayout:
     >>> mod = PlanLayout({"kind": "llvm", "num-cores": 2})(mod)  # doctest: +SKIP
     """
 
-    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None, only: str | None = None) -> None:
-        self.target, self.device, self.only = target, device, only
+    def __init__(
+        self, target: Any = None, device: DeviceSpec | str | None = None, only: str | None = None,
+        winograd: bool = True,
+    ) -> None:  # fmt: skip
+        self.target, self.device, self.only, self.winograd = target, device, only, winograd
         self.report = LayoutReport()
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
@@ -77,7 +88,7 @@ class PlanLayout:
         self.report = LayoutReport()
         if device.kind != "cpu" or self.only == "NCHW":
             return mod
-        result, costs = mod, LayoutCosts(device)
+        result, costs = mod, LayoutCosts(device, self.winograd)
         for var, func in mod.functions_items():
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
                 found = _best(result, func, costs, _arrangements(device, self.only), self.report)
@@ -116,7 +127,7 @@ def _best(
         for wanted in [gains, every] if gains != every else [every]:
             if not wanted:
                 continue
-            arranger = Arranger(mod, arrangement, wanted, convs.found)
+            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile)
             changed = arranger.visit_expr(func)
             seconds = sum(costs.convolution(c, arrangement if v in wanted else None) for v, c in convs.found.items())
             seconds += sum(costs.transformation(shape, arrangement) for shape in arranger.transformed)
@@ -131,4 +142,5 @@ def _best(
     if best[4].arranged_convs > report.convolutions:
         report.chosen, report.convolutions = best[1], best[4].arranged_convs
         report.transformations = len(best[4].transformed)
+        report.winograd = best[4].winograd_convs
     return best[2], best[3]

@@ -75,7 +75,7 @@ class RelaxModels(ModelLine):
 
         if job.prepared:
             return job
-        mod = prepare(self._telling(job), job.aim.target, job.buckets, job.aim.device)
+        mod = prepare(self._telling(job), job.aim.target, job.buckets, job.aim.device, job.winograd)
         return replace(job, model=replace(job.model, mod=mod), buckets=None, prepared=True)
 
     def _telling(self, job: Job) -> Any:

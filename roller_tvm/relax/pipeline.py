@@ -56,7 +56,7 @@ PREPARED = "roller_tvm.prepared"
 
 def prepare(
     mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None = None,
-    device: DeviceSpec | str | None = None,
+    device: DeviceSpec | str | None = None, winograd: bool = True,
 ) -> Any:  # fmt: skip
     """Return a Relax module legalized, folded and fused: every PrimFunc is one task.
 
@@ -70,6 +70,8 @@ def prepare(
         Sizes of open extents for which static functions are made (`dynamic.Buckets`).
     device : DeviceSpec or str, optional
         For which activations are laid out; by default the one that follows from the target.
+    winograd : bool
+        See `PlanLayout`.
 
     Raises
     ------
@@ -96,7 +98,7 @@ def prepare(
         SumsAsAdditions(),
         FoldScales(),
         passes.CanonicalizeBindings(),
-        *([PlanLayout(target, device)] if target.kind.name == "llvm" else []),
+        *([PlanLayout(target, device, winograd=winograd)] if target.kind.name == "llvm" else []),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
@@ -191,12 +193,13 @@ def roller_pipeline(
     fuse_rtasks: bool | Fuses = False,
     told: Callable[[Report], None] | None = None,
     progress: Callable[[str], None] | None = None,
+    winograd: bool = True,
 ) -> Any:
     """Return the whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     Parameters
     ----------
-    target, device, buckets
+    target, device, buckets, winograd
         See `prepare`.
     database, tf32, fuse_rtasks, progress
         See `schedule`.
@@ -214,7 +217,7 @@ def roller_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
-        prepared = prepare(mod, full, buckets, device)
+        prepared = prepare(mod, full, buckets, device, winograd)
         scheduled, report = schedule(prepared, full, database, device, top, tf32, fuse_rtasks, progress)
         if told is not None:
             told(report)
@@ -236,6 +239,7 @@ def build(
     schedules: str = "roller",
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
+    winograd: bool = True,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -247,7 +251,7 @@ def build(
         By default this machine's CPU.
     params : mapping of name to array, optional
         Weights to bind to parameters of ``main``.
-    database, device, buckets, tf32, fuse_rtasks
+    database, device, buckets, tf32, fuse_rtasks, winograd
         See `roller_pipeline`.
     schedules : {'roller', 'tvm'}
         'tvm' builds with TVM's default pipeline; the parameters of `roller_pipeline` have no use then.
@@ -280,7 +284,7 @@ def build(
     else:
         pipeline = roller_pipeline(
             full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
-            progress=progress,
+            progress=progress, winograd=winograd,
         )
     if full.kind.name == "llvm" and schedules != "tvm":
         executable = compile_model(mod, full, pipeline, progress)

@@ -12,11 +12,11 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.te.winograd import WINDOW
 from roller_tvm.tvm_env import import_relay_tvm
 
 #: Outputs of a tile along an axis: F(4x4, 3x3), the tile that Relay takes.
 TILE = 4
-WINDOW = 3
 #: How much faster Winograd must be predicted. Its transforms and buffers cost what the model does not see: measured
 #: times were 1.1 to 1.4 times the predicted ones, those of direct convolutions 0.95 to 1.1 times.
 GAIN = 1.5

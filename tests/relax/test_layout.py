@@ -6,14 +6,15 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-from tvm import relax  # noqa: E402
+from tvm import relax, te  # noqa: E402
 
-from roller_tvm.relax.arrangement import Arrangement  # noqa: E402
+from roller_tvm.relax.arrangement import Arrangement, Convolution  # noqa: E402
 from roller_tvm.relax.arranging import Convolutions  # noqa: E402
 from roller_tvm.relax.layout import PlanLayout  # noqa: E402
 from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
-from roller_tvm.relax.pipeline import build  # noqa: E402
+from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
 from roller_tvm.relax.sums import SumsAsAdditions  # noqa: E402
+from roller_tvm.te.winograd import transformed_weights  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
@@ -187,3 +188,51 @@ def test_single_channels_put_side_by_side():
         return relax.Tuple([builder.emit(OP.nn.conv2d(y, const(32, 32, 3, 3), padding=1)), beside])
 
     arranged(body, (1, 16, 28, 28), *[(1, 1, 28, 28)] * (CPU.vector_bytes // 4), only="blocked")
+
+
+#: Data, filters and padding: odd images, tiles over the edge, several images, padding that differs from side to side.
+WINDOWS = [((1, 16, 8, 8), 16, (1, 1, 1, 1)), ((2, 16, 7, 10), 32, (1, 1, 1, 1)), ((1, 32, 9, 5), 16, (0, 2, 1, 0))]
+
+
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("shape, filters, padding", WINDOWS)
+def test_winograd_computes_the_convolution(shape, filters, padding, tile, block):
+    rng = np.random.default_rng(tile)
+    conv = Convolution(
+        shape, (filters, shape[1], 3, 3), (1, 1), padding, (1, 1), 1, "float32", "float32",
+    )  # fmt: skip
+    x, w = (rng.standard_normal(s).astype("float32") for s in (conv.data, conv.weights))
+    arrangement = Arrangement(block)
+    inputs, out = conv.compute(arrangement, tile)
+    kernel = tvm.compile(tvm.IRModule({"main": te.create_prim_func([*inputs, out])}), "llvm")["main"]
+    top, left, bottom, right = padding
+    padded = np.pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)])
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    wanted = arrangement.array(np.einsum("ncyxpq,ocpq->noyx", views, w, optimize=True))
+    result = tvm.runtime.tensor(np.zeros(wanted.shape, "float32"))
+    kernel(*map(tvm.runtime.tensor, (arrangement.array(x), transformed_weights(w, tile))), result)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_winograd_is_chosen_where_it_pays_and_can_be_switched_off():
+    def body(builder, x):
+        y = builder.emit(OP.nn.relu(builder.emit(OP.nn.conv2d(x, const(64, 64, 3, 3), padding=1))))
+        return builder.emit(OP.nn.conv2d(y, const(16, 64, 3, 3), strides=2, padding=1))
+
+    mod, x = module(body, (1, 64, 28, 28)), values(1, 64, 28, 28)
+    plan, direct = (PlanLayout(LLVM, CPU, "blocked", winograd) for winograd in (True, False))
+    changed = plan(mod)
+    assert (plan.report.convolutions, plan.report.winograd) == (2, 1)  # the strided one is computed directly
+    assert any("winograd" in var.name_hint for var in changed.get_global_vars())
+    assert not any("winograd" in var.name_hint for var in direct(mod).get_global_vars())
+    assert direct.report.winograd == 0
+    prepared = prepare(changed, LLVM, device=CPU)
+    assert any("winograd_relu" in var.name_hint for var in prepared.get_global_vars())  # with what follows it
+    got, wanted = run(build(prepared, LLVM, device=CPU), x)[0], default(mod, x)[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_winograd_leaves_halves_alone():
+    conv = Convolution((1, 16, 8, 8), (16, 16, 3, 3), (1, 1), (1,) * 4, (1, 1), 1, "float16", "float16")
+    assert not conv.tiles
