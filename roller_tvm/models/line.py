@@ -40,8 +40,7 @@ class Request:
     tf32 : bool
         Relax: products of float32 on tensor cores.
     winograd : bool
-        Relax: whether 3x3 convolutions may be computed by Winograd's algorithm, which is less exact (`te.winograd`),
-        where that is predicted to be faster.
+        Relax: whether Winograd's algorithm may compute 3x3 convolutions. It is less exact (`te.winograd`).
     trusted : bool
         Read a model's file that is a program (.pt2, a module).
     policy : str

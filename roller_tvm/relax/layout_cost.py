@@ -7,7 +7,6 @@ from typing import Any
 from ..device import DeviceSpec
 from .arrangement import Arrangement, Convolution, Shape
 
-
 #: How much faster Winograd's algorithm must be predicted. The model does not see all that its transforms cost: where
 #: both were measured (eight sizes, AVX-512 of an Intel server), it took 0.95 to 1.6 of what was predicted, direct
 #: convolutions 1.0 to 1.1 times.

@@ -48,7 +48,8 @@ def models(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("--folder", type=Path, default=Path("build/models"), help="default %(default)s")
     parser.add_argument("--models", type=names, default=list(MODELS), help="only these")
-    parser.add_argument("--peers", type=names, default=[ORT], help="onnxruntime, inductor, openvino; default %(default)s")
+    told = "onnxruntime, inductor, openvino, with commas; default onnxruntime"
+    parser.add_argument("--peers", type=names, default=[ORT], help=told)
     parser.add_argument("--torch", default=sys.executable, help="Python with torch; default this one")
     parser.add_argument("--openvino", default=sys.executable, help="Python with OpenVINO; default this one")
     parser.add_argument("--export", action="store_true", help="only write the ONNX files")
