@@ -203,6 +203,7 @@ def compile(  # noqa: A001
     progress: Callable[[str], None] | None = None,
     trusted: bool = False,
     winograd: bool = True,
+    strict: bool = False,
 ) -> Model:
     """Build a model with Roller's schedules, planned while it is built.
 
@@ -239,6 +240,8 @@ def compile(  # noqa: A001
     winograd : bool
         Relax line, CPUs: whether 3x3 convolutions may be computed by Winograd's algorithm where that is predicted to be
         faster; its errors are up to 20 times as large (some 1e-6 of the largest output).
+    strict : bool
+        Kernels that Roller did not plan are an error; by default an `UnplannedWarning` lists them.
 
     Returns
     -------
@@ -246,6 +249,8 @@ def compile(  # noqa: A001
 
     Raises
     ------
+    NotPlanned
+        With `strict`, Roller has no plan for a kernel.
     RollerError
         The model, a shape, the target or a file is wrong: each error names the thing and the remedy.
 
@@ -261,7 +266,7 @@ def compile(  # noqa: A001
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
     request = Request(
         target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress,
-        trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd,
+        trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, strict=strict,
     )  # fmt: skip
     session = Session(model_line(usable_line("compiling a model")), request).read(model)
     return Model(session.load(), session.name, threads, session)

@@ -182,6 +182,14 @@ class NothingTuned(RollerError):
     """Not one task got a working plan."""
 
 
+class NotPlanned(RollerError):
+    """Kernels are not Roller's, where only Roller's are wanted (``strict``)."""
+
+
+class UnplannedWarning(UserWarning):
+    """Kernels are left to TVM's own schedules; the message is a table of them."""
+
+
 class WrongAnswer(RollerError):
     """A kernel ran and its result differs from the reference."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roller_tvm.errors import BadInput
+from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning
 from roller_tvm.folders import work_folder
 from roller_tvm.models.arguments import Signature
 from roller_tvm.models.line import Job, ModelLine, Request
+from roller_tvm.models.package import REPORT
 from roller_tvm.tvm_env import use_threads
 
 if TYPE_CHECKING:
@@ -104,10 +106,18 @@ class Session:
         if self._built is None:
             job = self.job if self.schedules == "roller" else self._job
             self._tell("build")
-            self._built = self.line.build(
-                job, self.records, self.schedules, self.request.threads, progress or self._tell
-            )
+            built = self.line.build(job, self.records, self.schedules, self.request.threads, progress or self._tell)
+            self._check_planned(getattr(built, REPORT).left() if self.schedules == "roller" else "")
+            self._built = built
         return self._built
+
+    def _check_planned(self, left: str) -> None:
+        """Tell the kernels that Roller did not plan, once; refuse them where only Roller's are wanted."""
+        if left and self.request.strict:
+            remedy = "leave strict out, or name the sizes of open extents (buckets)"
+            raise NotPlanned(left, self.name, remedy)
+        if left:
+            warnings.warn(left, UnplannedWarning, stacklevel=4)
 
     def fused(self) -> Any:
         """Return the report of ``fuse_rtasks``."""

@@ -18,7 +18,7 @@ from roller_tvm.cli.line import (
     check_fusion_arguments,
 )
 from roller_tvm.cli.model import add_model_arguments, open_session, progress_of, read_model, say, tune_words
-from roller_tvm.errors import BadInput, RecordWarning, RollerError, UsageError, cannot_write
+from roller_tvm.errors import BadInput, RecordWarning, RollerError, UnplannedWarning, UsageError, cannot_write
 from roller_tvm.models.line import SCHEDULES
 from roller_tvm.models.package import REPORT
 
@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_winograd_argument(parser)
     told = "Relax line, cuda: products of float32 on tensor cores, rounded to tf32 (answers change); default off"
     parser.add_argument("--tf32", action="store_true", help=told)
+    told = "kernels that Roller did not plan are an error; by default a table lists them, with the reasons"
+    parser.add_argument("--strict", action="store_true", help=told)
     add_fusion_arguments(parser)
     parser.add_argument("--explain", action="store_true", help="with --fuse-rtasks: print every plan, and why")
     told = "with --fuse-rtasks: draw the operators over time, before and after (of several graphs FILE.1.svg, ...)"
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     read_model(args, session)
     witnessed = _witnessed(session.on_pocl()) if args.on_pocl else {}
     start = time.perf_counter()
-    with reading_records(records):
+    with reading_records(records), telling_left():
         built = session.built(progress_of("planning"))
     if records is not None:
         kernels = getattr(built, REPORT).plans
@@ -86,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
             "target": session.aim.words,
             "seconds": seconds,
             "tuning_records": str(records) if records else None,
+            "left_to_tvm": [{"kernel": k.kernel, "reason": k.reason} for k in getattr(built, REPORT).left_to_tvm],
         }
         if fusion is not None:
             told["fusion"] = {
@@ -112,6 +115,19 @@ def run(args: argparse.Namespace) -> int:
         kind = words["kind"] if isinstance(words, dict) else words.split()[0]
         say(f"next: roller-tvm run {output} --print-time{' (without a GPU: --emulate)' if kind == 'cuda' else ''}")
     return 0
+
+
+@contextlib.contextmanager
+def telling_left() -> Iterator[None]:
+    """Say the table of kernels that Roller did not plan, in place of a warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnplannedWarning)
+        yield
+    for one in caught:
+        if issubclass(one.category, UnplannedWarning):
+            say(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def open_session(args: argparse.Namespace, what_for: str, tell: bool) -> Session
     request = Request(
         args.target, schedules=given.get("schedules", SCHEDULES[0]), device=args.device, fuse_rtasks=args.fuse_rtasks,
         buckets=parse_buckets(args.buckets) if args.buckets else None, tf32=given.get("tf32", False),
-        winograd=not given.get("no_winograd"), policy=policy_of(args),
+        winograd=not given.get("no_winograd"), policy=policy_of(args), strict=given.get("strict", False),
     )  # fmt: skip
     line = models_of(args, what_for)
     line.check_options(request)

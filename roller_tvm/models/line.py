@@ -43,6 +43,8 @@ class Request:
         Relax: whether Winograd's algorithm may compute 3x3 convolutions. It is less exact (`te.winograd`).
     trusted : bool
         Read a model's file that is a program (.pt2, a module).
+    strict : bool
+        Kernels that Roller did not plan are an error.
     policy : str
         How ``fuse_rtasks`` schedules, one of `rammer.POLICIES`.
     """
@@ -64,6 +66,7 @@ class Request:
     policy: str = "best"
     trusted: bool = False
     dynamic_shapes: Any = None
+    strict: bool = False
 
 
 @dataclass(frozen=True)

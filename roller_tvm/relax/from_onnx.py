@@ -24,12 +24,18 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     from tvm import relax
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    importer = ONNXGraphImporter({name: list(shape) for name, shape in shapes.items()}, "float32")
+    from .open_shapes import OpenImporter
+    from .size_checks import with_checks
+
+    inputs = {value.name for value in model.graph.input} - {value.name for value in model.graph.initializer}
+    kind = ONNXGraphImporter if inputs <= set(shapes) else OpenImporter  # whose extents are not all known
+    importer = kind({name: list(shape) for name, shape in shapes.items()}, "float32")
     try:
         with quiet():
             mod = importer.from_onnx(model.graph, opset_of(model))
     except Exception as error:  # the importer raises whatever its helpers raise
         raise NotImported(error, first_missing(model, importer._nodes)) from error
+    mod = with_checks(mod, getattr(importer, "checks", ()))
     made = {name: importer._nodes.get(name) for node in model.graph.node for name in node.output if name}
     kinds = {name: tensor_type(value.ty) for name, value in made.items() if isinstance(value, relax.Expr)}
     return Imported(mod, model, {name: kind for name, kind in kinds.items() if kind is not None})

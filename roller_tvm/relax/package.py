@@ -11,16 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import BadInput
 from ..folders import work_folder
 from ..models import package
 from ..models.arguments import Signature
 from ..models.package import SUFFIX, kind_of_kernels
+from ..models.size_checks import failing
 from ..tuning.kernel_times import KernelTime, kernel_times
 from ..tvm_env import import_relax_tvm
 from .watch import Watch
 
 #: A function beside ``main`` that returns the inputs as JSON; TVM's virtual machine does not tell them.
 SIGNATURE = "roller_tvm_inputs"
+#: Stands among them for the checks of the sizes; no input has this name.
+SIZES = ""
 FORMAT = package.Format(
     "Relax", (SUFFIX,), "does not end in .so", "a model of the Relax line is one library: m.so", "'roller-tvm compile'"
 )
@@ -36,17 +40,22 @@ def with_signature(mod: Any, inputs: Signature) -> Any:
     """
     from tvm import relax
 
-    text = json.dumps({name: [list(shape), dtype] for name, (shape, dtype) in inputs.items()})
+    from .size_checks import checks_of
+
+    told: dict[str, Any] = {name: [list(shape), dtype] for name, (shape, dtype) in inputs.items()}
+    told[SIZES] = checks_of(mod["main"])
+    text = json.dumps(told)
     builder = relax.BlockBuilder(mod)
     with builder.function(SIGNATURE, []):
         builder.emit_func_output(relax.const(np.frombuffer(text.encode(), "uint8")))
     return builder.get()
 
 
-def told_inputs(machine: Any) -> dict[str, tuple[tuple[int | str, ...], str]]:
-    """Return the inputs that a virtual machine's model tells by its `with_signature`."""
+def told_inputs(machine: Any) -> tuple[dict[str, tuple[tuple[int | str, ...], str]], list[str]]:
+    """Return the inputs that a virtual machine's model tells by its `with_signature`, and the checks of its sizes."""
     told = json.loads(machine[SIGNATURE]().numpy().tobytes())
-    return {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}
+    checks = told.pop(SIZES, [])
+    return {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}, checks
 
 
 def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
@@ -86,7 +95,7 @@ class LoadedModel(package.LoadedModel):
         devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
         self._new_machine = partial(relax.VirtualMachine, executable, devices)
         self.machine = self._new_machine()
-        self.inputs = told_inputs(self.machine)
+        self.inputs, self.checks = told_inputs(self.machine)
         self._tensor, self._from_dlpack = tvm.runtime.tensor, tvm.runtime.from_dlpack
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -100,7 +109,12 @@ class LoadedModel(package.LoadedModel):
         return self._tensor(np.asarray(value, order="C"), self.device)
 
     def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
-        made = self.machine["main"](*self._arguments(inputs))
+        try:
+            made = self.machine["main"](*self._arguments(inputs))
+        except Exception as error:  # the virtual machine's own for a shape that does not fit
+            if told := failing(self.checks, inputs, self.inputs):
+                raise BadInput(told, "model", "give inputs of sizes within these bounds") from error
+            raise
         self.device.sync()
         return list(tensors_of(made) if on_device else arrays_of(made))
 

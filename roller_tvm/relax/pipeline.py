@@ -46,6 +46,7 @@ from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
 from .rtask_regions import PACKED, predicted_seconds
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
+from .size_checks import CheckSizes
 from .sums import SumsAsAdditions
 from .targets import make_target
 from .training import NormsInTraining
@@ -176,7 +177,7 @@ def lower(target: Any = None) -> Any:
     graphs = [passes.RewriteCUDAGraph()] if kind == "cuda" else []
     in_place = [ConcatInPlace()] if kind == "llvm" else []
     steps = [
-        passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite(), *in_place,
+        passes.ToNonDataflow(), passes.RemovePurityChecking(), CheckSizes(), passes.CallTIRRewrite(), *in_place,
         passes.StaticPlanBlockMemory(), *graphs, passes.LowerAllocTensor(), passes.KillAfterLastUse(),
         passes.LowerRuntimeBuiltin(), passes.ComputePrimValue(), passes.VMShapeLower(), passes.AttachGlobalSymbol(),
     ]  # fmt: skip

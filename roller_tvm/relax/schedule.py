@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,6 +17,8 @@ from ..codegen.flat import number_of
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError, TargetError
+from ..ir.expression import DTYPE_BYTES
+from ..micro_perf.plain import plain_seconds
 from ..models import last_line
 from ..planner.family import TYPICAL
 from ..te.numbering import dtype_of_node
@@ -42,6 +46,7 @@ class Note:
     recipe : str
         Recipes of its plan, or '' where it was left as it was.
     predicted_us : float
+        Of a function that was left, a rough estimate.
     reason : str
         Why it was left.
     plan : str
@@ -70,12 +75,15 @@ class Report:
         Functions that records had scheduled before.
     renamed : dict
         Function -> its name in the built model, if packing its weights changed that.
+    calls : Counter
+        How often the module calls each function.
     """
 
     notes: list[Note] = field(default_factory=list)
     seconds: float = 0.0
     recorded: list[str] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
 
     @property
     def scheduled(self) -> list[Note]:
@@ -89,8 +97,14 @@ class Report:
         """Return the schedule of each kernel, for the report of a model."""
         found = [KernelPlan(n.name, "planned", n.plan, n.predicted_us * 1e-6) for n in self.scheduled]
         found += [KernelPlan(name, "record") for name in self.recorded]
-        found += [KernelPlan(n.name, "tvm", reason=n.reason) for n in self.left if n.name not in self.recorded]
-        return tuple(replace(plan, kernel=self.renamed.get(plan.kernel, plan.kernel)) for plan in found)
+        found += [
+            KernelPlan(n.name, "tvm", predicted_s=n.predicted_us * 1e-6, reason=n.reason)
+            for n in self.left if n.name not in self.recorded
+        ]  # fmt: skip
+        return tuple(
+            replace(plan, kernel=self.renamed.get(plan.kernel, plan.kernel), calls=self.calls[plan.kernel] or 1)
+            for plan in found
+        )  # fmt: skip
 
     def __str__(self) -> str:
         head = f"ScheduleWithRoller: {len(self.scheduled)} of {len(self.notes)} functions in {self.seconds:.1f} s"
@@ -154,9 +168,12 @@ class ScheduleWithRoller:
             device = self._device(func_target, own is not None)
             planned = _open_planned if is_open(func) else _planned
             scheduled, note = planned(_Function(func), device, str(func_target), self.top, self.tf32)
-            report.notes.append(replace(note, name=name))
-            if scheduled is not None:
+            if scheduled is None:
+                note = replace(note, predicted_us=_plain_seconds(func, device) * 1e6)
+            else:
                 result[var] = _named(scheduled, func)
+            report.notes.append(replace(note, name=name))
+        report.calls = _calls(mod)
         changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
         for var, func in result.items():
             changed.update_func(var, func)
@@ -171,6 +188,35 @@ class ScheduleWithRoller:
             if own:
                 return device_of(None, target)
             raise
+
+
+def _calls(mod: Any) -> Counter[str]:
+    """How often the Relax functions of a module call each of its functions."""
+    found: Counter[str] = Counter()
+    for _, func in mod.functions_items():
+        if type(func).__name__ != "PrimFunc":
+            used: list[Any] = []
+            tvm_ffi.structural_walk(func.body, (tvm.ir.GlobalVar, used.append))
+            found.update(str(var.name_hint) for var in used)
+    return found
+
+
+def _plain_seconds(func: Any, device: DeviceSpec) -> float:
+    """A rough estimate of the time of a function as TVM left it: its loops and its operands."""
+    elements = size = 0
+
+    def extent(node: Any) -> int:
+        known = number_of(node)
+        return TYPICAL if known is None else known
+
+    def block(node: Any) -> None:
+        nonlocal elements
+        elements += math.prod(extent(iv.dom.extent) for iv in node.iter_vars) if node.iter_vars else 0
+
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, block))
+    for buffer in (p for p in func.params if hasattr(p, "shape")):
+        size += math.prod(map(extent, buffer.shape)) * DTYPE_BYTES.get(str(buffer.dtype), 4)
+    return plain_seconds(elements, size, device)
 
 
 def _own_target(func: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
+from roller_tvm.ir.expression import DTYPE_BYTES
+from roller_tvm.micro_perf.plain import plain_seconds
 from roller_tvm.relay.candidates import make_candidates
 from roller_tvm.relay.tasks import Task, hardware_params, short_name
 from roller_tvm.tuning.model_report import KernelPlan, plan_words
@@ -47,6 +50,9 @@ class Planner:
         found = make_candidates(Task(0, short_name(name), 1, search_task, flops), self.device, TOP)
         first = next(found.schedules(), None)
         if first is None:
-            return None, KernelPlan(name, "tvm", reason=found.why_none())
+            tensors = search_task.compute_dag.tensors
+            size = sum(math.prod(map(int, t.shape)) * DTYPE_BYTES.get(str(t.dtype), 4) for t in tensors)
+            seconds = plain_seconds(flops, size, self.device)
+            return None, KernelPlan(name, "tvm", predicted_s=seconds, reason=found.why_none())
         candidate, state = first
         return state, KernelPlan(name, "planned", plan_words(candidate.ranked.plan), candidate.ranked.seconds)

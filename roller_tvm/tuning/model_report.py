@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,8 @@ IN_PLACE = "_in_place"
 HOW = {"planned": "Roller's plan", "record": "tuned record", "tvm": "TVM's schedule"}
 #: Widest columns of a table, in characters.
 WIDE_NAME, WIDE_PLAN = 56, 64
+#: Rows of the table of what is left to TVM.
+SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,11 @@ class KernelPlan:
     plan : str
         Recipe and tiles of Roller's plan, '' without one.
     predicted_s : float, optional
-        Seconds a call by the micro-performance model.
+        Seconds a call by the micro-performance model; of TVM's own schedule a rough estimate.
     reason : str
         Why the kernel has TVM's own schedule.
+    calls : int
+        How often a run of the model calls it, as far as the model tells.
 
     Examples
     --------
@@ -51,6 +56,7 @@ class KernelPlan:
     plan: str = ""
     predicted_s: float | None = None
     reason: str = ""
+    calls: int = 1
 
     def __post_init__(self) -> None:
         if self.how not in HOW:
@@ -90,6 +96,38 @@ class ModelReport:
     def left_to_tvm(self) -> tuple[KernelPlan, ...]:
         """Kernels with TVM's own schedule."""
         return tuple(plan for plan in self.plans if plan.how == "tvm")
+
+    def left(self) -> str:
+        """Return the kernels with TVM's own schedule as a table, the longest first; '' if there are none.
+
+        Examples
+        --------
+        >>> plans = [KernelPlan("dense", "planned", "cpu.tiled", 3e-6), KernelPlan("flip", "tvm", "", 1e-6, "why")]
+        >>> print(ModelReport("llvm", tuple(plans)).left())
+        1 of 2 kernels is not planned by Roller but as TVM left it; of the estimated time it takes 25%:
+          25.0%  flip  why
+        """
+        if not (found := self.left_to_tvm):
+            return ""
+        total = sum(_whole(plan) for plan in self.plans) or 1.0
+        rows: dict[tuple[str, str], tuple[float, int]] = {}
+        for plan in found:  # kernels of one operator, "..._1" and "..._2", are one row
+            key = re.sub(r"_?\d+$", "", _short(plan.kernel)), plan.reason
+            share, count = rows.get(key, (0.0, 0))
+            rows[key] = share + _whole(plan) / total, count + 1
+        named = [(share, f"{name} ({count}x)" if count > 1 else name, reason)
+                 for (name, reason), (share, count) in rows.items()]  # fmt: skip
+        named.sort(key=lambda row: -row[0])
+        wide = max(len(name) for _, name, _ in named[:SHOWN])
+        share, many = sum(row[0] for row in named), len(found) > 1
+        lines = [f"{len(found)} of {len(self.plans)} kernels {'are' if many else 'is'} not planned by Roller but as "
+                 f"TVM left {'them' if many else 'it'}; of the estimated time {'they take' if many else 'it takes'} "
+                 f"{share:.0%}:"]  # fmt: skip
+        lines += [f"  {part:5.1%}  {name:{wide}}  {reason}".rstrip() for part, name, reason in named[:SHOWN]]
+        if len(named) > SHOWN:
+            rest = sum(part for part, _, _ in named[SHOWN:])
+            lines.append(f"  {rest:5.1%}  {len(named) - SHOWN} more: the model's report")
+        return "\n".join(lines)
 
     def with_times(self, times: Sequence[KernelTime]) -> ModelReport:
         """Return the report with the times of a profile run."""
@@ -138,7 +176,7 @@ class ModelReport:
             lines.append(f"{cells}{calls if calls else '':>5}  {name:{wide}}  {_schedule(plan)}".rstrip())
         if self.times:
             lines.append(f"{'':9}  {_us(sum(t.seconds for t in self.times)):>9}  {'':6}  {'':5}  all")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([left] if (left := self.left()) else [])])
 
 
 def report_of(path: Path) -> ModelReport:
@@ -175,6 +213,11 @@ def _schedule(plan: KernelPlan | None) -> str:
 
 def _short(name: str) -> str:
     return _cut(name.removeprefix("tvmgen_default_"), WIDE_NAME)
+
+
+def _whole(plan: KernelPlan) -> float:
+    """Seconds of all calls."""
+    return (plan.predicted_s or 0.0) * plan.calls
 
 
 def _us(seconds: float | None, calls: int = 1) -> str:

@@ -172,3 +172,26 @@ def test_what_computes_with_its_size_is_left_and_right():
     assert any("sizes" in note.reason for note in report.left), str(report)
     x = values(7, 6)
     close(run(build(mod, LLVM), x)[0], default(mod, x)[0])
+
+
+def test_what_is_left_is_told_once_and_an_error_if_it_must_not_be():
+    """No silent fallback: a warning with a table, the report, and strict."""
+    import warnings
+
+    import roller_tvm
+    from roller_tvm.errors import NotPlanned, UnplannedWarning
+
+    def body(b, x):
+        return b.emit(relax.op.flip(b.emit(relax.op.matmul(x, relax.const(values(6, 6)))), axis=0))
+
+    mod = module(body, (var(), 6))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = roller_tvm.compile(mod)
+    (told,) = [str(w.message) for w in caught if w.category is UnplannedWarning]
+    assert "1 of 2 kernels" in told and "flip" in told
+    assert told in str(model.report())
+    with pytest.raises(NotPlanned, match="flip"):
+        roller_tvm.compile(mod, strict=True)
+    planned_whole = module(lambda b, x: b.emit(relax.op.nn.relu(x)), (var(), 6))
+    roller_tvm.compile(planned_whole, strict=True)

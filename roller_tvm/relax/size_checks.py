@@ -1,0 +1,84 @@
+"""What must hold of a model's open extents, checked at each call: bounds, and sizes that the model assumes.
+
+The conditions stand in an attribute of the function, in words (``p + n <= 2048``), so that passes that copy and rename
+keep them. `CheckSizes` makes them the first statements of the function: a shape of ones that the virtual machine
+compares, without a call of Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ..models.size_checks import condition, names_of
+from .dynamic import symbols_of
+
+#: Attribute of a Relax function.
+CHECKS = "roller_tvm.checks"
+
+
+def checks_of(func: Any) -> list[str]:
+    """Return the checks of a Relax function."""
+    return [str(c) for c in func.attrs[CHECKS]] if func.attrs and CHECKS in func.attrs else []
+
+
+def with_checks(mod: Any, checks: Iterable[str]) -> Any:
+    """Return the module with further checks of the sizes of 'main'.
+
+    Examples
+    --------
+    >>> mod = with_checks(mod, ["n <= 512"])  # doctest: +SKIP
+    """
+    found = list(dict.fromkeys([*checks_of(mod["main"]), *checks]))
+    return _changed(mod, {mod.get_global_var("main"): mod["main"].with_attr(CHECKS, found)}) if found else mod
+
+
+@tvm.transform.module_pass(opt_level=0, name="CheckSizes")
+class CheckSizes:
+    """Put the checks of each Relax function in front of what it does.
+
+    Examples
+    --------
+    >>> mod = CheckSizes()(mod)  # doctest: +SKIP
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its functions checking their sizes."""
+        found = ((v, f) for v, f in mod.functions_items() if isinstance(f, relax.Function))
+        return _changed(mod, {v: _checking(f) for v, f in found if checks_of(f)})
+
+
+def _checking(func: Any) -> Any:
+    known = symbols_of(func)
+    calls = {"min": tirx.min, "max": tirx.max}
+    holds = [
+        tirx.Select(condition(check, known, lambda n: tirx.const(n, "int64"), calls), one, tirx.const(0, "int64"))
+        for check in checks_of(func)
+        if names_of(check) <= set(known)  # else of a copy for fixed sizes
+        for one in (tirx.const(1, "int64"),)
+    ]
+    if not holds:
+        return func
+    ones = [tirx.const(1, "int64")] * len(holds)
+    shape = relax.Var("sizes_hold", relax.ShapeType(ndim=len(holds)))
+    bindings = [
+        relax.VarBinding(shape, relax.ShapeExpr(holds)),
+        relax.MatchCast(relax.Var("sizes_held", relax.ShapeType(ones)), shape, relax.ShapeType(ones)),
+    ]
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
+    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def _changed(mod: Any, functions: dict[Any, Any]) -> Any:
+    if not functions:
+        return mod
+    result = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for var, func in functions.items():
+        result.update_func(var, func)
+    return result
+
+
+__all__ = ["CHECKS", "CheckSizes", "checks_of", "with_checks"]
