@@ -45,7 +45,7 @@ class OpenImporter(ONNXGraphImporter):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._known: dict[Any, np.ndarray] = {}
-        #: What must hold of the sizes, in words that `sizes.checked` reads.
+        #: Conditions on the sizes, in words (`models.size_checks`).
         self.checks: dict[str, None] = {}
 
     def _convert_operator(self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int) -> Any:

@@ -1,4 +1,4 @@
-"""What must hold of a model's open extents, checked at each call: bounds, and sizes that the model assumes.
+"""Checks of a model's open extents at each call: bounds, and sizes that the model assumes.
 
 The conditions stand in an attribute of the function, in words (``p + n <= 2048``), so that passes that copy and rename
 keep them. `CheckSizes` makes them the first statements of the function: a shape of ones that the virtual machine
