@@ -9,7 +9,7 @@ from ..device import DeviceSpec, load_device
 from ..errors import RollerError
 from ..ir import TensorExpression
 from ..ir.operators import operator as named
-from ..planner import construct
+from ..planner.construct import construct
 from ..planner.construction import RankedPlan
 from ..planner.lower import lower
 from ..roller.features import NO_FEATURES, Features
