@@ -61,6 +61,11 @@ class Model:
         return self._loaded.inputs if self._session is None else self._session.inputs
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Rewrites that the importer needed, checks that were left out; empty for a loaded model."""
+        return self._session.notes if self._session is not None else ()
+
+    @property
     def device(self) -> str:
         """Kind of the device that runs the kernels."""
         return self._loaded.kind

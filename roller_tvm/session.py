@@ -80,6 +80,11 @@ class Session:
         return self._job.model.inputs
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Rewrites that the importer needed, checks that were left out."""
+        return self._job.model.notes
+
+    @property
     def job(self) -> Job:
         """The job with its module prepared, once."""
         if self.line.lays_out and not self._job.prepared:

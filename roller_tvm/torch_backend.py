@@ -6,20 +6,21 @@ A graph that cannot be built runs in torch as it is, and a warning tells the rea
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from roller_tvm import api
-from roller_tvm.errors import BadInput, RollerError, UnsupportedOperator, UsageError
+from roller_tvm.errors import BadInput, RollerError, UnsupportedOperator, UsageError, last_line
 from roller_tvm.models.arguments import bind
-from roller_tvm.models.sources import quiet
+from roller_tvm.torch_graph import Captured, Program, number
 
 #: Keywords of `api.compile` that ``options=`` may hold.
 OPTIONS = ("target", "records", "schedules", "layout", "device", "threads", "fuse_rtasks")
-#: Builds of one graph whose shapes the exporter fixed; torch's own limit of recompilations is 8.
+#: Builds of one graph, one for each shape that the exporter fixed and each number; torch's own limit is 8 too.
 MOST_BUILDS = 8
 
 
@@ -59,7 +60,7 @@ def roller(graph: Any, example_inputs: Sequence[Any], *, options: Mapping[str, A
         _warn("gradients are computed", "call it under torch.no_grad() or torch.inference_mode()")
         return graph.forward
     try:
-        return _Compiled(_Captured(graph, example_inputs), options)
+        return _Compiled(Captured(graph, example_inputs), options)
     except UnsupportedOperator as error:
         _warn(error.what, error.remedy)
         return graph.forward
@@ -69,190 +70,94 @@ def _warn(what: str, remedy: str) -> None:
     warnings.warn(f"roller: torch runs this graph: {what}; {remedy}", RunsInTorch, stacklevel=3)
 
 
-class _Captured:
-    """A captured graph with its weights told from its inputs.
+@dataclass(frozen=True)
+class _Build:
+    """A built program, and the numbers that it holds for."""
 
-    Attributes
-    ----------
-    weights, inputs : list of int
-        Positions of the weights and of the input tensors among the arguments.
-    """
-
-    def __init__(self, graph: Any, example_inputs: Sequence[Any]) -> None:
-        import torch
-
-        self.graph = graph
-        nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        tensors = [n for n, one in enumerate(example_inputs) if isinstance(one, torch.Tensor)]
-        # Dynamo marks what belongs to the module: parameters, buffers.
-        self.weights = [n for n in tensors if getattr(example_inputs[n], "_dynamo_static_input_type", None)]
-        self.inputs = [n for n in tensors if n not in self.weights]
-        self.open = {n: _open(nodes[n]) for n in self.inputs}
-        kinds = {getattr(example_inputs[n].device, "type", "cpu") for n in tensors}
-        if len(kinds) > 1:
-            raise UnsupportedOperator(f"its tensors are on {' and '.join(sorted(kinds))}", remedy="move them to one")
-        self.device = kinds.pop() if kinds else "cpu"
-
-    def program(self, arguments: Sequence[Any]) -> tuple[Any, list[Callable[[Sequence[Any], Sequence[Any]], Any]]]:
-        """Return the ExportedProgram of the graph with these weights, and how each result is had.
-
-        A result is a function of the program's outputs and of the arguments.
-
-        Raises
-        ------
-        UnsupportedOperator
-            torch cannot export the graph, or it changes its inputs.
-        """
-        import torch
-
-        module = torch.fx.GraphModule(self.graph, copy.deepcopy(self.graph.graph))
-        graph = module.graph
-        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        results = _results(graph, placeholders)
-        for position, node in enumerate(placeholders):
-            if position in self.weights:
-                name = f"roller_weight_{position}"
-                module.register_buffer(name, arguments[position].detach())
-                with graph.inserting_before(node):
-                    node.replace_all_uses_with(graph.get_attr(name))
-            elif position not in self.inputs:
-                self._without_extent(graph, node, placeholders)
-        for position, node in enumerate(placeholders):
-            if position not in self.inputs:
-                graph.erase_node(node)
-        module.recompile()
-        given = tuple(arguments[n].detach() for n in self.inputs)
-        shapes = tuple({d: torch.export.Dim.AUTO for d in sorted(self.open[n])} for n in self.inputs)
-        try:
-            with torch.no_grad(), quiet():
-                program = torch.export.export(module, given, dynamic_shapes=shapes, strict=False)
-        except Exception as error:  # the exporter raises whatever tracing meets
-            told = (str(error).strip() or type(error).__name__).splitlines()[0]
-            remedy = "see the exporter's message"
-            raise UnsupportedOperator(f"torch.export cannot take it: {told}", remedy=remedy) from error
-        program = program.run_decompositions()  # before, changes in place are operators like others
-        signature = program.graph_signature
-        if signature.user_inputs_to_mutate or signature.buffers_to_mutate:
-            raise UnsupportedOperator("it changes its inputs in place", remedy="return new tensors instead")
-        return program, results
-
-    def _without_extent(self, graph: Any, node: Any, placeholders: Sequence[Any]) -> None:
-        """Read an open extent from the shape of an input."""
-        import torch
-
-        extent = node.meta.get("example_value", node.meta.get("val"))
-        if not node.users:
-            return
-        for position in self.inputs:
-            tensor = placeholders[position]
-            shape = tensor.meta["example_value"].shape
-            for d, own in enumerate(shape):
-                if (
-                    isinstance(own, torch.SymInt)
-                    and isinstance(extent, torch.SymInt)
-                    and own.node.expr == extent.node.expr
-                ):
-                    with graph.inserting_after(placeholders[-1]):
-                        size = graph.call_method("size", (tensor, d))
-                    node.replace_all_uses_with(size)
-                    return
-        raise UnsupportedOperator(f"the number {node.name} is an input", remedy="give it as a tensor")
-
-
-def _open(node: Any) -> set[int]:
-    """Return the dimensions of an input tensor that torch leaves open."""
-    import torch
-
-    shape = node.meta["example_value"].shape if "example_value" in node.meta else ()
-    return {d for d, extent in enumerate(shape) if isinstance(extent, torch.SymInt)}
-
-
-def _results(graph: Any, placeholders: Sequence[Any]) -> list[Callable[[Sequence[Any], Sequence[Any]], Any]]:
-    """Leave the computed tensors as the graph's outputs; return how each of its results is had."""
-    import torch
-
-    output = next(node for node in graph.nodes if node.op == "output")
-    found: list[Callable[[Sequence[Any], Sequence[Any]], Any]] = []
-    kept: list[Any] = []
-    for one in output.args[0]:
-        if not isinstance(one, torch.fx.Node):
-            found.append(partial(_constant, one))
-        elif one in placeholders:
-            found.append(partial(_argument, placeholders.index(one)))
-        elif not isinstance(one.meta.get("example_value", one.meta.get("val")), torch.Tensor):
-            raise UnsupportedOperator(f"its result {one.name} is no tensor", remedy="return it as a tensor")
-        else:
-            if one not in kept:
-                kept.append(one)
-            found.append(partial(_output, kept.index(one)))
-    if not kept:
-        raise UnsupportedOperator("it computes nothing", remedy="there is nothing to build")
-    output.args = (tuple(kept),)
-    return found
-
-
-def _constant(value: Any, made: Sequence[Any], given: Sequence[Any]) -> Any:
-    return value
-
-
-def _argument(position: int, made: Sequence[Any], given: Sequence[Any]) -> Any:
-    return given[position]
-
-
-def _output(position: int, made: Sequence[Any], given: Sequence[Any]) -> Any:
-    return made[position]
+    model: api.Model
+    program: Program
+    numbers: tuple[Any, ...]
 
 
 class _Compiled:
     """A captured graph, built when it is first called and again when its weights change.
 
-    Where the exporter fixed a shape that torch leaves open, each shape gets a build of its own.
+    Each shape that the exporter fixed although torch leaves it open, and each number, gets a build of its own.
     """
 
-    def __init__(self, captured: _Captured, options: Mapping[str, Any]) -> None:
+    def __init__(self, captured: Captured, options: Mapping[str, Any]) -> None:
         self._captured, self._options = captured, options
-        self._models: list[tuple[api.Model, list[Any]]] = []
-        self._versions: list[tuple[int, int]] = []
+        self._builds: list[_Build] = []
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._changes: Counter[int] = Counter()
         self._in_torch = False
 
     def __call__(self, *arguments: Any) -> Any:
+        if not self._in_torch:
+            try:
+                return self._run(arguments)
+            except RollerError as error:
+                self._leave(f"{error.what} ({error.where})" if error.where else error.what, error.remedy)
+            except Warning:  # which the user made errors
+                raise
+            except Exception as error:  # of TVM or torch, whatever went wrong there
+                self._leave(f"{type(error).__name__}: {last_line(error)}", "report it: this is an internal error")
+        return self._captured.graph(*arguments)
+
+    def _leave(self, what: str, remedy: str) -> None:
+        """Run in torch from now on, and tell why."""
+        self._in_torch, self._builds = True, []
+        _warn(what, remedy)
+
+    def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         import torch
 
-        if self._in_torch:
-            return self._captured.graph(*arguments)
-        versions = [_version(arguments[n]) for n in self._captured.weights]
-        if versions != self._versions:
-            if self._models:
-                warnings.warn("roller: weights have changed; the graph is built again", stacklevel=2)
-            self._models, self._versions = [], versions
-        given = {n: arguments[n] for n in self._captured.inputs}
-        found = next((one for one in self._models if _takes(one[0], given.values())), None)
-        if found is None:
-            try:
-                found = self._build(arguments)
-            except RollerError as error:
-                self._in_torch = True
-                _warn(f"{error.what} ({error.where})" if error.where else error.what, error.remedy)
-                return self._captured.graph(*arguments)
-            self._models.append(found)
-        model, results = found
-        inputs = dict(zip(model.inputs, (_plain(one) for one in given.values()), strict=True))
-        made = [torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in model.run(inputs, True)]
-        return tuple(result(made, arguments) for result in results)
+        captured = self._captured
+        self._see_weights(arguments)
+        numbers = tuple(arguments[n] for n in captured.numbers)
+        given = [arguments[n] for n in captured.inputs]
+        build = next((one for one in self._builds if one.numbers == numbers and _takes(one.model, given)), None)
+        if build is None:
+            build = self._built(arguments, numbers)
+            given = [arguments[n] for n in captured.inputs]  # weights that the graph changes are inputs now
+        program = build.program
+        if program.changed and _overlap(given):
+            raise UnsupportedOperator("it changes an input that shares memory with another", remedy="give copies")
+        inputs = dict(zip(build.model.inputs, map(_plain, given), strict=True))
+        made = [_tensor(one) for one in build.model.run(inputs, True)]
+        changed = len(program.changed)
+        extents = captured.extents(arguments)
+        outputs = _apart(made[changed:], program, given, extents)
+        with torch.no_grad():
+            for position, value in zip(program.changed, made, strict=False):
+                arguments[position].copy_(value)
+        return tuple(result.of(outputs, arguments, extents) for result in program.results)
 
-    def _build(self, arguments: Sequence[Any]) -> tuple[api.Model, list[Any]]:
-        if len(self._models) == MOST_BUILDS:
-            remedy = "mark open dimensions: torch._dynamo.mark_dynamic"
-            raise UnsupportedOperator(f"{MOST_BUILDS} shapes are built", remedy=remedy)
-        program, results = self._captured.program(arguments)
+    def _see_weights(self, arguments: Sequence[Any]) -> None:
+        """Forget builds if weights have changed; one that changes again is an input from then on."""
+        versions = {n: _version(arguments[n]) for n in self._captured.weights}
+        if changed := [n for n, version in versions.items() if self._versions.get(n, version) != version]:
+            warnings.warn("roller: weights have changed; the graph is built again", stacklevel=4)
+            self._builds = []
+            self._changes.update(changed)
+            self._captured.changing([n for n in changed if self._changes[n] > 1])
+        self._versions = versions
+
+    def _built(self, arguments: Sequence[Any], numbers: tuple[Any, ...]) -> _Build:
+        if len(self._builds) == MOST_BUILDS:
+            remedy = "mark open dimensions: torch._dynamo.mark_dynamic; give numbers as tensors"
+            raise UnsupportedOperator(f"{MOST_BUILDS} shapes or numbers are built", remedy=remedy)
+        program = self._captured.program(arguments)
         options = dict(self._options)
         if self._captured.device == "cuda":
             options.setdefault("target", "cuda")
-        model = api.compile(program, **options)
+        model = api.compile(program.exported, **options)
         if not _takes(model, [arguments[n] for n in self._captured.inputs]):
             told = ", ".join(f"{name} {list(shape)}" for name, (shape, _) in model.inputs.items())
             raise BadInput(f"the importer changed its inputs to {told}", "graph", "report it")
-        return model, results
+        build = _Build(model, program, numbers)
+        self._builds.append(build)
+        return build
 
 
 def _version(weight: Any) -> tuple[int, int]:
@@ -261,8 +166,56 @@ def _version(weight: Any) -> tuple[int, int]:
 
 
 def _plain(tensor: Any) -> Any:
-    """Return a tensor without gradient that DLPack can export."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    """Return a tensor without gradient that DLPack can export; one of a type that numpy lacks as an array."""
+    import torch
+
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.dtype is torch.bfloat16 and plain.device.type == "cpu":
+        import ml_dtypes
+
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain
+
+
+def _tensor(made: Any) -> Any:
+    """Return an output as a tensor of torch, in the same memory."""
+    import torch
+
+    return torch.from_dlpack(made) if hasattr(made, "__dlpack__") else torch.as_tensor(made)
+
+
+def _apart(outputs: Sequence[Any], program: Program, inputs: Sequence[Any], extents: Mapping[Any, Any]) -> list[Any]:
+    """Return outputs in memory of their own, with the strides that torch gives them.
+
+    TVM may return an input, a constant, or one tensor twice where torch returns copies.
+    """
+    import torch
+
+    found: list[Any] = []
+    for one, strides, own in zip(outputs, program.strides, program.own, strict=True):
+        wanted = tuple(number(n, extents) for n in strides)
+        if not one.numel() or any(a != b for a, b, n in zip(wanted, one.stride(), one.shape, strict=True) if n > 1):
+            one = torch.empty_strided(one.shape, wanted, dtype=one.dtype, device=one.device).copy_(one)
+        elif not own or _overlap([one, *inputs, *found], first_only=True):
+            one = one.clone()
+        found.append(one)
+    return found
+
+
+def _overlap(tensors: Sequence[Any], first_only: bool = False) -> bool:
+    """Return True if two tensors, or the first and another, share memory."""
+    spans = [_span(one) for one in tensors]
+    pairs = [(0, n) for n in range(1, len(spans))] if first_only else list(combinations(range(len(spans)), 2))
+    return any(spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1] for a, b in pairs)
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    """Return the first and the last address of a tensor's elements."""
+    start = tensor.data_ptr()
+    if not tensor.numel():
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
 
 
 def _takes(model: api.Model, tensors: Any) -> bool:

@@ -161,6 +161,8 @@ def importing_torch(
     try:
         with quiet():
             yield
+    except UnsupportedOperator as error:
+        raise UnsupportedOperator(error.what, where, error.remedy) from error
     except Exception as error:  # the importer raises whatever its helpers raise
         what, remedy = f"{importer} cannot import it: {last_line(error)}", "export it to ONNX instead"
         if isinstance(error, lacking):

@@ -5,10 +5,13 @@ A rewrite keeps every value. Those that were needed are told by name, with their
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+from ..errors import UnsupportedOperator
 
 #: Largest constant that folding adds, in bytes.
 LARGEST = 64 << 20
@@ -19,6 +22,11 @@ PROMOTING = (
     "aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum", "aten.pow", "aten.remainder",
     "aten.fmod", "aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge", "aten.where",
 )  # fmt: skip
+
+
+#: An end of a slice that means the end of the tensor.
+ENDLESS = (1 << 63) - 1
+COMPARISONS = ("aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge")
 
 
 def rewritten(program: Any) -> tuple[Any, Counter[str]]:
@@ -33,22 +41,52 @@ def rewritten(program: Any) -> tuple[Any, Counter[str]]:
     (torch.export.ExportedProgram, Counter)
         The program decomposed; the one given stays as it was. Name of a rewrite -> how often it was applied.
 
+    Raises
+    ------
+    UnsupportedOperator
+        It draws random numbers.
+
     Examples
     --------
     >>> program, needed = rewritten(torch.export.export(module, (x,)))  # doctest: +SKIP
     >>> needed  # doctest: +SKIP
     Counter({'constants folded': 12, 'cumsum in int64': 1})
     """
-    program = program.run_decompositions()
+    program = _copied(program) if program.dialect == "ATEN" else program.run_decompositions()
     needed: Counter[str] = Counter()
     graph = program.graph_module.graph
-    for rewrite in (_without_empty, _widened, _promoted):
+    _refuse_random(graph)
+    for rewrite in (_without_empty, _widened, _promoted, _without_bool, _pieced):
         needed.update(rewrite(graph))
+    needed.update(_with_whole_index(program))
     needed.update(_folded(program))
     graph.eliminate_dead_code()
     graph.lint()
     program.graph_module.recompile()
     return program, needed
+
+
+def _copied(program: Any) -> Any:
+    """Return a copy of a decomposed program that shares its weights; decomposing again would trace it again."""
+    import torch
+
+    module = torch.fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
+    return torch.export.ExportedProgram(
+        root=module, graph=module.graph, graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=program.state_dict, range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph, example_inputs=program.example_inputs,
+        constants=dict(program.constants), verifiers=[program.verifier],
+    )  # fmt: skip
+
+
+def _refuse_random(graph: Any) -> None:
+    """Refuse operators that draw random numbers: TVM's importer drops dropout and draws once, when it imports."""
+    import torch
+
+    for node in graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            told = f"unsupported operators: {str(node.target).rpartition('.')[0]}, which draws random numbers"
+            raise UnsupportedOperator(told, remedy="call eval() on the module, or give the numbers as an input")
 
 
 def _named(node: Any, names: tuple[str, ...]) -> str:
@@ -120,6 +158,101 @@ def _promoted(graph: Any) -> Iterator[str]:
         cast = [n if v.dtype == common else _cast(graph, node, n, common) for n, v in zip(pair, values, strict=True)]
         node.args = (*node.args[:first], *cast, *node.args[first + 2 :])
         yield "operands in one type"
+
+
+def _without_bool(graph: Any) -> Iterator[str]:
+    """Compare bools as uint8: TVM compares them as numbers with a point, which LLVM refuses."""
+    import torch
+
+    for node in list(graph.nodes):
+        if not _named(node, COMPARISONS):
+            continue
+        pair = [_value(one) for one in node.args[:2]]
+        if any(value is not None and value.dtype == torch.bool for value in pair):
+            node.args = tuple(
+                one if value is None else _cast(graph, node, one, torch.uint8) if value.dtype == torch.bool else one
+                for one, value in zip(node.args, pair, strict=True)
+            )
+            yield "bools compared as uint8"
+
+
+def _pieced(graph: Any) -> Iterator[str]:
+    """Write a slice of an open extent by concatenation: TVM's ``slice_scatter`` takes fixed extents alone."""
+    import torch
+
+    for node in list(graph.nodes):
+        if not _named(node, ("aten.slice_scatter",)):
+            continue
+        tensor, part = node.args[:2]
+        given: list[Any] = [*node.args[2:], *[0, None, None, 1][len(node.args) - 2 :]]
+        dim, start, end, step = given
+        start = start or 0
+        length, extent = _value(part).shape[dim], _value(tensor).shape[dim]
+        to_the_end = end is None or (isinstance(end, int) and end >= ENDLESS)
+        fixed = isinstance(start, int) and start >= 0 and (to_the_end or isinstance(length, int))
+        if isinstance(extent, int) or step != 1 or not fixed:
+            continue
+        pieces = [part]
+        if start:
+            pieces.insert(0, _sliced(graph, node, tensor, dim, 0, start))
+        if not to_the_end:
+            pieces.append(_sliced(graph, node, tensor, dim, start + length, ENDLESS))
+        node.target, node.args = torch.ops.aten.cat.default, (pieces, dim)
+        yield "slice written by cat"
+
+
+def _sliced(graph: Any, before: Any, node: Any, dim: int, start: int, end: int) -> Any:
+    """Return a node with a slice of another."""
+    import torch
+
+    with graph.inserting_before(before):
+        made = graph.call_function(torch.ops.aten.slice.Tensor, (node, dim, start, end))
+    made.meta["val"] = torch.ops.aten.slice.Tensor(_value(node), dim, start, end)
+    return made
+
+
+def _with_whole_index(program: Any) -> Iterator[str]:
+    """Give ``index_put`` an index for each dimension: TVM takes no fewer, and mistakes left-out ones in the middle."""
+    import torch
+
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if not _named(node, ("aten.index_put",)):
+            continue
+        tensor, given = _value(node.args[0]), list(node.args[1])
+        indices = [*given, *[None] * (tensor.dim() - len(given))]
+        kinds = [None if one is None else _value(one).dtype for one in indices]
+        at = [d for d, kind in enumerate(kinds) if kind is not None]
+        left = [d for d, kind in enumerate(kinds) if kind is None]
+        if not left or torch.bool in kinds or not all(isinstance(tensor.shape[d], int) for d in left):
+            continue
+        together = at == list(range(at[0], at[-1] + 1))
+        # The indices' own dimensions stand in the place of those that they index, or first.
+        own = max(_value(indices[d]).dim() for d in at)
+        before = [d for d in left if together and d < at[0]]
+        after = [d for d in left if d not in before]
+        whole: list[Any] = [None] * len(indices)
+        for d in at:
+            index = indices[d]
+            for _ in after:
+                index = _unsqueezed(graph, node, index)
+            whole[d] = index
+        for place, d in [*enumerate(before), *((len(before) + own + n, d) for n, d in enumerate(after))]:
+            shape = [1] * (len(left) + own)
+            shape[place] = tensor.shape[d]
+            whole[d] = _constant(program, torch.arange(tensor.shape[d]).reshape(shape))
+        node.args = (node.args[0], whole, *node.args[2:])
+        yield "index_put with an index for each dimension"
+
+
+def _unsqueezed(graph: Any, before: Any, node: Any) -> Any:
+    """Return a node with a last dimension of 1 added to another."""
+    import torch
+
+    with graph.inserting_before(before):
+        made = graph.call_function(torch.ops.aten.unsqueeze.default, (node, -1))
+    made.meta["val"] = _value(node).unsqueeze(-1)
+    return made
 
 
 def _folded(program: Any) -> Iterator[str]:

@@ -26,8 +26,27 @@ def mask(x):
     return torch.where(positions[:, None] >= positions[None, :], x, 0.0) + torch.outer(positions, positions).sin()
 
 
+def put(*index):
+    """Return a function that writes at an index of a tensor."""
+
+    def function(x):
+        y = x.clone()
+        y[tuple(slice(None) if one is None else torch.tensor(one) for one in index)] = x.sum()
+        return y
+
+    return function
+
+
+PUT = {"index_put with an index for each dimension"}
 #: Name -> function, inputs, rewrites that it needs.
 FORMS = {
+    "rows written": (put([2, 0]), [(3, 4)], PUT),
+    "columns written": (put(None, [1, 3]), [(3, 4)], PUT),
+    "middle written": (put(None, [1, 0], None), [(3, 3, 3)], PUT),
+    "last written": (put(None, None, [1, 0]), [(3, 3, 3)], PUT),
+    "two, apart": (put([1, 0], None, [2, 1]), [(3, 3, 3)], PUT),
+    "two, together": (put(None, [[1, 0]], [2, 1], None), [(2, 3, 3, 2)], PUT),
+    "bools compared": (lambda x: (x > 0) == (x > 0.2), [(3, 5)], {"bools compared as uint8"}),
     "scan of bool": (lambda x: torch.cumsum(x > 0, -1), [(3, 5)], {"cumsum in int64"}),
     "sum of bool": (lambda x: (x > 0).sum(-1), [(3, 5)], {"sum in int64"}),
     "sum of int32": (lambda x: x.to(torch.int32).sum(), [(3, 5)], {"sum in int64"}),

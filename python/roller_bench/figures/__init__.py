@@ -35,6 +35,7 @@ FIGURES = {
     "plan-time": "plan_time:plan_time",
     "plan-against": "plan_against:plan_against",
     "build-time": "build_time:build_time",
+    "families": "families:families",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",
     "padded-vectors": "plans:padded_vectors",

@@ -1,0 +1,188 @@
+"""What is done with one family of models in a process of its own: built through one path and compared, or timed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_bench.families import find
+from roller_bench.quiet import REST, busy
+from roller_bench.running import keep_inputs, read_inputs
+from roller_tvm.errors import MeasureError, RollerError, UnsupportedOperator, last_line
+
+EXPORT, ONNX = "export", "onnx"
+#: From a torch module to a built model.
+PATHS = (EXPORT, ONNX)
+EAGER, INDUCTOR, ONNXRUNTIME = "torch", "torch.compile", "onnxruntime"
+#: Largest difference from torch's answer, over how far torch's answers to two inputs are apart.
+TOLERANCE = 1e-3
+WARM_UP = 3
+
+
+def stem(name: str) -> str:
+    """Return a family's name as that of a file."""
+    return name.replace(" ", "_").replace("/", "_")
+
+
+def check(name: str, paths: Sequence[str], folder: str, memory_gib: int) -> dict[str, dict[str, Any]]:
+    """Build a family through each path, keep the models, compare two answers with torch's; return path -> outcome."""
+    import torch
+
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_gib << 30, memory_gib << 30))
+    module, samples = find([name])[0].make()
+    with torch.no_grad():
+        wanted = [_arrays(module(*sample)) for sample in samples]
+    place, found = Path(folder, stem(name)), {}
+    keep_inputs({str(n): one.numpy() for n, one in enumerate(samples[0])}, place.with_suffix(".inputs.npz"))
+    for path in paths:
+        try:
+            found[path] = {"status": "ok", "reason": "", **_built(path, module, samples, wanted, place)}
+        except UnsupportedOperator as error:
+            found[path] = {"status": "unsupported", "reason": error.what}
+        except RollerError as error:
+            found[path] = {"status": "failed", "reason": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            found[path] = {"status": "failed", "reason": f"{type(error).__name__}: {last_line(error)}"}
+    return found
+
+
+def _built(
+    path: str, module: Any, samples: list[tuple[Any, ...]], wanted: list[list[np.ndarray]], place: Path
+) -> dict[str, Any]:
+    """Build a module through a path and compare it."""
+    import roller_tvm
+
+    start, used = time.perf_counter(), time.process_time()
+    if path == EXPORT:
+        model = roller_tvm.compile(module, example_inputs=samples[0])
+    else:
+        model = roller_tvm.compile(_onnx(module, samples[0], place.with_suffix(".onnx")))
+    told = {"build_s": time.perf_counter() - start, "build_cpu_s": time.process_time() - used}
+    answers = [model.run(_named(model, sample)) for sample in samples]
+    error = max(difference(got, right, wanted) for got, right in zip(answers, wanted, strict=True))
+    if not error <= TOLERANCE:
+        raise MeasureError(f"error {error:.2g} of how far two answers are apart (allowed {TOLERANCE:g})", place.name)
+    model.save(place.with_suffix(f".{path}.so"))
+    plans = model.report().plans
+    left = sorted({f"{plan.kernel}: {plan.reason}" for plan in plans if plan.how == "tvm"})
+    return {"error": error, **told, "kernels": dict(Counter(p.how for p in plans)), "left": left,
+            "notes": list(model.notes)}  # fmt: skip
+
+
+def timed(name: str, runtime: str, folder: str, threads: int, seconds: float) -> dict[str, Any]:
+    """Time a family in one runtime: medians of wall and CPU time of a run, and whether other work was going on."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))
+    place = Path(folder, stem(name))
+    run = _opened(name, runtime, place, threads)
+    for _ in range(WARM_UP):
+        run()
+    others = busy()
+    wall: list[float] = []
+    cpu: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(wall) < WARM_UP:
+        start, used = time.perf_counter(), time.process_time()
+        run()
+        wall.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - used)
+    return {"wall_ms": statistics.median(wall) * 1e3, "cpu_ms": statistics.median(cpu) * 1e3,
+            "least_ms": min(wall) * 1e3, "runs": len(wall), "loaded": not others <= REST}  # fmt: skip
+
+
+def _opened(name: str, runtime: str, place: Path, threads: int) -> Callable[[], object]:
+    """Return a function that runs a family once."""
+    if runtime in PATHS:
+        import roller_tvm
+
+        model = roller_tvm.load(place.with_suffix(f".{runtime}.so"), threads=threads)
+        given = _named(model, list(read_inputs(place.with_suffix(".inputs.npz")).values()))
+        return lambda: model.run(given, True)
+    if runtime == ONNXRUNTIME:
+        return _onnxruntime(place, threads)
+    import torch
+
+    torch.set_num_threads(threads)
+    module, samples = find([name])[0].make()
+    if runtime == INDUCTOR:
+        module = torch.compile(module)
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return module(*samples[0])
+
+    return run
+
+
+def _onnxruntime(place: Path, threads: int) -> Callable[[], object]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
+    file = str(place.with_suffix(".onnx"))
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    arrays = read_inputs(place.with_suffix(".inputs.npz")).values()
+    given = dict(zip([value.name for value in session.get_inputs()], arrays, strict=True))
+    return lambda: session.run(None, given)
+
+
+def _onnx(module: Any, sample: tuple[Any, ...], path: Path) -> Path:
+    """Export a module to a file by torch's exporter."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            torch.onnx.export(module, sample, dynamo=True, verbose=False).save(str(path))
+    except Exception as error:  # the exporter raises whatever it meets
+        raise UnsupportedOperator(f"torch.onnx.export cannot take it: {last_line(error)}", path.name) from error
+    return path
+
+
+def _named(model: Any, sample: Sequence[Any]) -> dict[str, Any]:
+    arrays = [one if isinstance(one, np.ndarray) else one.numpy() for one in sample]
+    return dict(zip(model.inputs, arrays, strict=True))
+
+
+def _arrays(result: Any) -> list[np.ndarray]:
+    return [one.numpy() for one in (result if isinstance(result, tuple) else (result,))]
+
+
+def difference(got: Sequence[Any], right: Sequence[np.ndarray], both: Sequence[Sequence[np.ndarray]]) -> float:
+    """Return the largest difference of an answer, over how far the answers to two inputs are apart.
+
+    A random network may answer nearly the same to any input: what an early layer got wrong is small beside its answer.
+
+    Parameters
+    ----------
+    got, right : sequence of array
+    both : two sequences of array
+        The right answers to two inputs.
+
+    Examples
+    --------
+    >>> zero, half, one = ([np.array([value])] for value in (0.0, 0.5, 1.0))
+    >>> difference(half, one, [zero, one])
+    0.5
+    """
+    if [(np.shape(a), str(a.dtype)) for a in got] != [(a.shape, str(a.dtype)) for a in right]:
+        return float("inf")
+    worst = 0.0
+    for one, other, first, second in zip(got, right, *both, strict=True):
+        if not np.issubdtype(other.dtype, np.inexact):
+            worst = max(worst, 0.0 if np.array_equal(one, other) else float("inf"))
+            continue
+        apart = float(np.abs(first.astype(np.float64) - second).max(initial=0.0))
+        error = float(np.abs(np.asarray(one, np.float64) - other).max(initial=0.0))
+        if not (apart > 0 and np.isfinite(error)):
+            return float("inf")
+        worst = max(worst, error / apart)
+    return worst
