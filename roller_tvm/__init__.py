@@ -4,8 +4,8 @@ Importing this package imports no TVM; the parts that need it import it when the
 
 Examples
 --------
->>> model = roller_tvm.compile("model.onnx")  # doctest: +SKIP
->>> model(x)  # doctest: +SKIP
+>>> model = roller_tvm.compile("model.onnx")
+>>> y = model(x)
 """
 
 from typing import TYPE_CHECKING, Any

@@ -150,7 +150,7 @@ def _become(asked, fds, parent):
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:
+    except BaseException:  # as Python ends a process that raises
         traceback.print_exc()
     atexit._run_exitfuncs()
     sys.stdout.flush()

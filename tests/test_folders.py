@@ -1,7 +1,6 @@
 """Folders of this user alone, and temporary folders that go with their process. No TVM."""
 
 import contextlib
-import doctest
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roller_tvm import children, folders
+from roller_tvm import folders
 from roller_tvm.children import python
 from roller_tvm.errors import BadInput, DiskFull
 from roller_tvm.folders import beside, cache_folder, check_space, private_folder, sweep, temporary_folder, work_folder
@@ -155,8 +154,3 @@ def test_one_place_starts_python():
         if "[sys.executable" in path.read_text(encoding="utf-8")
     }
     assert found <= {"roller_tvm/children.py", "python/roller_bench/kit/run.py", "python/roller_bench/kit/watchdog.py"}
-
-
-@pytest.mark.parametrize("module", [folders, children])
-def test_examples(module):
-    assert not doctest.testmod(module).failed

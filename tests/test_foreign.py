@@ -1,6 +1,5 @@
 """The one reader of files that others wrote. No TVM."""
 
-import doctest
 import gzip
 import os
 import zlib
@@ -10,10 +9,6 @@ import pytest
 from roller_bench.replay.records import read_file
 from roller_tvm import foreign
 from roller_tvm.errors import BadInput
-
-
-def test_examples():
-    assert not doctest.testmod(foreign).failed
 
 
 def test_what_unpacks_to_more_than_its_limit_is_refused_and_an_option_raises_it(tmp_path, monkeypatch):

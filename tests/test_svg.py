@@ -1,11 +1,9 @@
 """Drawings that reports share."""
 
-import doctest
 from xml.etree import ElementTree
 
 import pytest
 
-from roller_tvm import svg
 from roller_tvm.svg import Drawing, Mark, beside
 
 
@@ -27,7 +25,3 @@ def test_nothing_is_said():
     drawing = Drawing(300, 300, "<nothing>")
     beside(drawing, 50, 50, 200, ("a & b", "<", ">"), [("red", [])])
     assert "nothing measured" in str(drawing) and not points(drawing)
-
-
-def test_examples():
-    assert doctest.testmod(svg).failed == 0

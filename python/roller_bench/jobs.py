@@ -88,7 +88,7 @@ def main(job: Path, reply: Path) -> None:
         status, reason = "failed", str(error)
     except Failed as error:
         status, reason = "failed", f"{error.kind}: {error}"
-    except Exception as error:
+    except Exception as error:  # the job's own, of a kind that nobody foresaw: it is a row of the results
         traceback.print_exc()
         status, reason = "failed", f"{type(error).__name__}: {last_line(error)}"
     text = json.dumps({"status": status, "value": value, "reason": reason})

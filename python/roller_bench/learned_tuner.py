@@ -137,7 +137,7 @@ class PlanMeasuring:
             for worker in self.pool.workers:
                 worker.prepare([self.opening, ("load_reference", (self.key, self.folder.name), limit)])
             self.spent = time.perf_counter() - start
-        except BaseException:
+        except BaseException:  # also an interrupt: the workers and the folder go with it
             self.__exit__()
             raise
         return self

@@ -302,8 +302,8 @@ def relay_kernels(mod: Any, params: dict[str, Any], target: Any) -> list[Kernel]
 
     Examples
     --------
-    >>> case = Case("D", "dense", "m=4 n=32 k=16 bias=1")  # doctest: +SKIP
-    >>> [k.name for k in relay_kernels(*relay_function(case), tvm.target.Target("llvm"))]  # doctest: +SKIP
+    >>> case = Case("D", "dense", "m=4 n=32 k=16 bias=1")
+    >>> [k.name for k in relay_kernels(*relay_function(case), tvm.target.Target("llvm"))]
     ['fused_nn_contrib_dense_pack_add']
     """
     import tvm

@@ -222,8 +222,8 @@ def testing_model(name: str) -> tuple[Any, dict[str, np.ndarray], dict[str, np.n
 
     Examples
     --------
-    >>> mod, params, inputs = testing_model("resnet-18")  # doctest: +SKIP
-    >>> inputs["data"].shape  # doctest: +SKIP
+    >>> mod, params, inputs = testing_model("resnet-18")
+    >>> inputs["data"].shape
     (1, 3, 224, 224)
     """
     module, arguments = TESTING_NETWORKS[name]

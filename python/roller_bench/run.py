@@ -109,7 +109,7 @@ class Comparison:
             self.results = Results(folder / "results.jsonl")
             self.environment = ""
             self.elsewhere: frozenset[str] = frozenset()
-        except BaseException:
+        except BaseException:  # also an interrupt: the folder's lock goes with it
             self.close()
             raise
 

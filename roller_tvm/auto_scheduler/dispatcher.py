@@ -79,7 +79,7 @@ class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
 
     Examples
     --------
-    >>> with ApplyHistoryBest("records.json"):  # doctest: +SKIP
+    >>> with ApplyHistoryBest("records.json"):
     ...     lib = relay.build(mod, target, params=params)
     """
 

@@ -25,7 +25,7 @@ class RecordToFile(PythonBasedMeasureCallback):  # type: ignore[misc]
 
     Examples
     --------
-    >>> options = TuningOptions(10, measure_callbacks=[RecordToFile("records.json")])  # doctest: +SKIP
+    >>> options = TuningOptions(10, measure_callbacks=[RecordToFile("records.json")])
     """
 
     def __init__(self, filename: str | os.PathLike[str]) -> None:

@@ -26,8 +26,8 @@ def extract_tasks(
 
     Examples
     --------
-    >>> tasks, weights = extract_tasks(mod["main"], params, "llvm -mcpu=core-avx2")  # doctest: +SKIP
-    >>> tuner = TaskScheduler(tasks, weights)  # doctest: +SKIP
+    >>> tasks, weights = extract_tasks(mod["main"], params, "llvm -mcpu=core-avx2")
+    >>> tuner = TaskScheduler(tasks, weights)
     """
     if hardware_params is None:
         hardware_params = hardware_params_for(Target.canon_target_and_host(target, target_host)[0])

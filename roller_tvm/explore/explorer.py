@@ -111,6 +111,7 @@ class Explorer:
 
     Examples
     --------
+    >>> from roller_tvm.explore import Choice, Epoch, Phase, UpdateTree
     >>> tree = UpdateTree((Epoch("dense", (Phase((Choice("kernel", ("a", "b")),)),), ("head",)),))
     >>> explorer, times = Explorer(tree), {"a": 2e-6, "b": 1e-6}
     >>> while not explorer.done:

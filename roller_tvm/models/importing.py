@@ -138,9 +138,9 @@ class Importer(ABC):
 
         Examples
         --------
-        >>> model = load_model("model.onnx", {"x": (1, 3, 320, 320)})  # doctest: +SKIP
-        >>> model.inputs  # doctest: +SKIP
-        {'x': ((1, 3, 320, 320), 'float32')}
+        >>> model = load_model("model.onnx", {"x": (1, 3, 32, 32)})
+        >>> model.inputs
+        {'x': ((1, 3, 32, 32), 'float32')}
         """
         file, given = existing(path, self.files), dict(shapes or {})
         if file.suffix in PICKLED:

@@ -118,8 +118,8 @@ class LoadedModel(ABC):
 
     Examples
     --------
-    >>> model = LoadedModel("model.so")  # doctest: +SKIP
-    >>> outputs = model.run({"x": array})  # doctest: +SKIP
+    >>> model = roller_tvm.load("model.so")
+    >>> outputs = model.run({"x": x})
     """
 
     FORMAT: ClassVar[Format]

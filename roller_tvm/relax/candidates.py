@@ -35,8 +35,8 @@ def make_candidates(
 
     Examples
     --------
-    >>> found = make_candidates(func, device, top=3)  # doctest: +SKIP
-    >>> candidate, schedule = next(found.schedules())  # doctest: +SKIP
+    >>> found = make_candidates(func, device, top=3)
+    >>> candidate, schedule = next(found.schedules())
     """
 
     def read() -> Operator:

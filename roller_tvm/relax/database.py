@@ -396,7 +396,7 @@ def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:
     """
     try:
         same = structurally_equal(_body(replay(mod, record_line(mod, schedule, target)).mod), _body(schedule.mod))
-    except Exception as error:
+    except Exception as error:  # TVM's, of a trace that does not apply
         raise RecordError(f"its trace does not replay: {last_line(error)}", name) from error
     if not same:
         raise RecordError("replaying its trace gives another module", name)

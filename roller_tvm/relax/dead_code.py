@@ -31,7 +31,7 @@ class KeepPackedCalls:
 
     Examples
     --------
-    >>> mod = KeepPackedCalls(relax.transform.FoldConstant())(mod)  # doctest: +SKIP
+    >>> mod = KeepPackedCalls(relax.transform.FoldConstant())(mod)
     """
 
     def __init__(self, inner: Any) -> None:

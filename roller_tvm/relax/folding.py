@@ -75,7 +75,7 @@ class FoldScales:
 
     Examples
     --------
-    >>> mod = FoldScales()(mod)  # doctest: +SKIP
+    >>> mod = FoldScales()(mod)
     """
 
     def transform_module(self, mod: Any, _context: Any) -> Any:

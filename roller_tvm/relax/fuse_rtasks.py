@@ -73,7 +73,7 @@ class FuseRTasks:
 
     Examples
     --------
-    >>> with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):  # doctest: +SKIP
+    >>> with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):
     ...     mod = FuseRTasks()(mod)
     """
 
@@ -163,9 +163,9 @@ def rtask_graph(
 
     Examples
     --------
-    >>> graph = rtask_graph(model.mod, device="v100")  # doctest: +SKIP
-    >>> print(graph.plans(launch="graph")[0])  # doctest: +SKIP
-    13 kernels instead of 76 on v100 (list, launched from a graph): 241.0 us against 391.3 us predicted, 1.62x
+    >>> plan = rtask_graph(mod, device="v100").plans(launch="graph")[0]
+    >>> plan.launches < plan.sequential_launches
+    True
     """
     target = _target(target, device)
     spec = device_of(device, target)

@@ -104,7 +104,7 @@ def tvm_options() -> tuple[str, ...]:
 
     Examples
     --------
-    >>> tvm_options()  # doctest: +SKIP
+    >>> tvm_options()
     ('--use_fast_math', '--ptxas-options=--register-usage-level=10')
     """
     level = os.environ.get("TVM_CUDA_PTXAS_REG_LEVEL", "10")

@@ -114,7 +114,7 @@ def pack_constants(mod: Any) -> Any:
 
     Examples
     --------
-    >>> packed = pack_constants(scheduled)  # doctest: +SKIP
+    >>> packed = pack_constants(scheduled)
     """
     passes = relax.transform
     funcs = {var: func for var, func in mod.functions_items() if is_prim_func(func)}

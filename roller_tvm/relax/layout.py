@@ -71,7 +71,7 @@ class PlanLayout:
 
     Examples
     --------
-    >>> mod = PlanLayout({"kind": "llvm", "num-cores": 2})(mod)  # doctest: +SKIP
+    >>> mod = PlanLayout({"kind": "llvm", "num-cores": 2})(mod)
     """
 
     def __init__(

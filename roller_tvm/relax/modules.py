@@ -26,7 +26,7 @@ def each_prim_func(mod: Any, made: Callable[[Any], Any]) -> Any:
 
     Examples
     --------
-    >>> each_prim_func(mod, lambda func: func.with_attr("seen", True))  # doctest: +SKIP
+    >>> marked = each_prim_func(mod, lambda func: func.with_attr("seen", True))
     """
     prim_funcs = ((var, func) for var, func in mod.functions_items() if is_prim_func(func))
     return with_functions(mod, {var: made(func) for var, func in prim_funcs})

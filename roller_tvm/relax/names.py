@@ -92,7 +92,7 @@ def with_names_of(mod: Any, before: Any) -> Any:
 
     Examples
     --------
-    >>> mod = with_names_of(some_pass(mod), mod)  # doctest: +SKIP
+    >>> mod = with_names_of(some_pass(mod), mod)
     """
     had = {str(var.name_hint) for var in before.get_global_vars()}
     taken = {str(var.name_hint) for var in mod.get_global_vars()}

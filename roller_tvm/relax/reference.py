@@ -54,7 +54,7 @@ def default_schedule(mod: Any, target: Any) -> Any:
 
     Examples
     --------
-    >>> default_schedule(mod, tvm.target.Target("llvm")).trace  # doctest: +SKIP
+    >>> trace = default_schedule(tvm.IRModule({"main": func}), tvm.target.Target("llvm")).trace
     """
     from tvm import s_tir
 

@@ -139,7 +139,7 @@ class ScheduleWithRoller:
 
     Examples
     --------
-    >>> with tvm.target.Target({"kind": "llvm", "num-cores": 2}):  # doctest: +SKIP
+    >>> with tvm.target.Target({"kind": "llvm", "num-cores": 2}):
     ...     mod = ScheduleWithRoller()(mod)
     """
 

@@ -18,7 +18,7 @@ class NormsInTraining:
 
     Examples
     --------
-    >>> mod = NormsInTraining()(mod)  # doctest: +SKIP
+    >>> mod = NormsInTraining()(mod)
     """
 
     def transform_module(self, mod: Any, _context: Any) -> Any:

@@ -18,9 +18,9 @@ class Watch:
 
     Examples
     --------
-    >>> watch = Watch(tvm.cpu())  # doctest: +SKIP
-    >>> machine.set_instrument(watch)  # doctest: +SKIP
-    >>> machine["main"](x), watch.taken()  # doctest: +SKIP
+    >>> watch = Watch(tvm.cpu())
+    >>> machine.set_instrument(watch)
+    >>> y, calls = machine["main"](x), watch.taken()
     """
 
     def __init__(self, device: Any) -> None:

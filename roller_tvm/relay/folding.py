@@ -22,7 +22,7 @@ def shared_constant_kernels() -> Iterator[dict[str, int]]:
 
     Examples
     --------
-    >>> with shared_constant_kernels():  # doctest: +SKIP
+    >>> with shared_constant_kernels():
     ...     lib = relay.build(mod, target, params=params)
     """
     import tvm

@@ -30,7 +30,7 @@ class Planner:
 
     Examples
     --------
-    >>> state, plan = Planner(device)(target, workload_key, "fused_nn_dense")  # doctest: +SKIP
+    >>> state, plan = Planner(device)(target, workload_key, "fused_nn_dense")
     """
 
     device: DeviceSpec

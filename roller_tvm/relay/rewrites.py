@@ -77,7 +77,7 @@ class VectorMath(_One):
 
     Examples
     --------
-    >>> with VectorMath():  # doctest: +SKIP
+    >>> with VectorMath():
     ...     lib = relay.build(mod, "llvm -mcpu=skylake-avx512", params=params)
     """
 
@@ -125,7 +125,7 @@ def cpu_code(
 
     Examples
     --------
-    >>> with cpu_code():  # doctest: +SKIP
+    >>> with cpu_code():
     ...     module = tvm.build(schedule, args, "llvm")
     """
     return CpuRewrites(

@@ -15,10 +15,10 @@ def copies(value: Any) -> bool:
 
     Examples
     --------
-    >>> from tvm import te  # doctest: +SKIP
-    >>> a = te.placeholder((4,), "float16")  # doctest: +SKIP
-    >>> copies(a[0]), copies(a[0] + a[1])  # doctest: +SKIP
-    (True, False)
+    >>> from tvm import te
+    >>> a = te.placeholder((4,), "float16")
+    >>> [copies(te.compute((4,), f).op.body[0]) for f in (lambda i: a[i], lambda i: a[i] + a[0])]
+    [True, False]
     """
     kind = type(value).__name__
     if kind in ("ProducerLoad", "BufferLoad", "TensorLoad", "FloatImm", "IntImm"):

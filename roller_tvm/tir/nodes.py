@@ -197,7 +197,7 @@ def parameters(func: Any) -> list[Any]:
             raise UnsupportedOperator(f"parameter '{param.name}' is a scalar, not a tensor", "function", REMEDY)
         try:
             list(buffer.shape)
-        except Exception as error:
+        except Exception as error:  # TVM's, of a parameter that has no shape to list
             raise UnsupportedOperator(
                 f"parameter '{param.name}' is a scalar, not a tensor", "function", REMEDY
             ) from error

@@ -57,7 +57,7 @@ def deferred_interrupt() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, note)
     try:
         yield
-    except BaseException as error:
+    except BaseException as error:  # whatever it is, an interrupt noted meanwhile comes first
         if _noted.is_set():
             raise KeyboardInterrupt from error
         raise

@@ -193,8 +193,8 @@ class Memory:
     Examples
     --------
     >>> memory = Memory()
-    >>> plain = memory.of(1, weights, tvm.nd.array)  # doctest: +SKIP
-    >>> packed = memory.of(1, weights.reshape(64, -1, 16), tvm.nd.array)  # doctest: +SKIP
+    >>> plain = memory.of(1, weights, to_device)
+    >>> packed = memory.of(1, weights.reshape(4, -1, 8), to_device)
     """
 
     def __init__(self) -> None:

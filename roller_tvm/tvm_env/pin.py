@@ -16,8 +16,8 @@ def pin_calling_thread() -> int | None:
 
     Examples
     --------
-    >>> module.run(); pin_calling_thread()  # doctest: +SKIP
-    0
+    >>> y = model(x)  # TVM's pool binds its threads
+    >>> cpu = pin_calling_thread()
     """
     if not hasattr(os, "sched_setaffinity") or not os.path.isdir("/proc/self/task"):
         return None
@@ -46,8 +46,8 @@ def pinned_calling_thread() -> Iterator[int | None]:
 
     Examples
     --------
-    >>> with pinned_calling_thread():  # doctest: +SKIP
-    ...     module.benchmark(tvm.cpu(), repeat=10)
+    >>> with pinned_calling_thread():
+    ...     y = model(x)
     """
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     cpu = pin_calling_thread()

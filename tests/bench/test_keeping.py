@@ -1,6 +1,5 @@
 """What is kept is whole: a process that is killed leaves nothing under a kernel's or a reference's name."""
 
-import doctest
 import json
 import math
 from pathlib import Path
@@ -91,10 +90,6 @@ def test_tuning_goes_on_with_its_seconds(tmp_path):
     again.note([1.0])
     assert 8.0 <= again.noted < 60.0 and again.points[-1][1] == 1.0
     assert CurveFile(path).points == again.points
-
-
-def test_examples():
-    assert doctest.testmod(files).failed == 0
 
 
 def test_why_no_kernel_worked(tmp_path):

@@ -1,11 +1,10 @@
 """The script that prints predicted resources beside compiled ones."""
 
-import doctest
 import json
 
 import pytest
 
-from roller_bench.figures import main, resources
+from roller_bench.figures import main
 
 
 def kernel(registers, archs):
@@ -28,7 +27,6 @@ def file(tmp_path):
 
 
 def test_table_and_errors(file, capsys):
-    assert doctest.testmod(resources).failed == 0
     assert main(["resources", str(file), "--arch", "sm_90"]) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]

@@ -1,11 +1,9 @@
 """Schedules read back as tiles: a record that Ansor made for a convolution of ResNet-50 on this project's machine."""
 
-import doctest
 from dataclasses import replace
 
 import pytest
 
-from roller_bench import tiles
 from roller_bench.replay.state import StageInfo
 from roller_bench.tiles import TheirTiles, record_nests, record_tiles, thought_of, tiles_of
 from roller_tvm.ir.operators import dense, depthwise_conv2d_nhwc, matmul
@@ -79,7 +77,3 @@ def test_a_window_s_tiles_are_those_of_a_plan():
 def test_what_cannot_be_followed_is_left_out():
     assert record_tiles(STAGES, AXES, LINE % '["XX", 3, 0]') == ""
     assert record_tiles(STAGES, AXES, "no record") == ""
-
-
-def test_examples():
-    assert doctest.testmod(tiles).failed == 0

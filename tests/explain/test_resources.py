@@ -1,14 +1,8 @@
 """Compiled resources beside predicted ones."""
 
-import doctest
 
 from roller_tvm.device import load_device
-from roller_tvm.planner.explain import resources
 from roller_tvm.planner.explain.resources import ResourcesCompared, resource_lines
-
-
-def test_examples():
-    assert doctest.testmod(resources).failed == 0
 
 
 def test_occupancy_follows_from_what_was_compiled():

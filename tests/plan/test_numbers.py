@@ -1,20 +1,23 @@
 """Golden numbers of the planner and its model: a constant, a comparison or a sign that changes shows as a number.
 
 One line a construction: how many candidates, what each rule rejected, the times of the plans, and what the model says
-of each program of the best.
+of each program of the best. A digest stands for all plans, their estimates and their steps (tests/lower shows such).
 """
 
 import csv
+import hashlib
 import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from roller_tvm.ir import TensorExpression
 from roller_tvm.ir.operators import operator, parse_operator, parse_params
 from roller_tvm.planner import construct
+from roller_tvm.planner.lower import lower
 from roller_tvm.recipes import RECIPES
 from roller_tvm.roller.features import NO_FEATURES, Features
 
@@ -56,29 +59,48 @@ transpose shape=64x31x33 perm=2,0,1 dtype=float16
 READ = {"transposed_convolution": ("avx2", "avx512"), "winograd_cpu": ("avx512",), "winograd_gpu": ("v100", "mi50")}
 #: Devices; with what TensorIR's schedules can say, and as a TVM that knows nothing of our rewrites builds.
 ON = ("avx512", "v100", "avx2 tensorir", "a100 tensorir", "mi50", "avx512 tensorir", "h200 tensorir", "rtx4090",
-      "avx2 plain", "k80", "h100 tensorir", "avx2", "t4")  # fmt: skip
+      "avx2 plain", "k80", "h100 tensorir tf32", "avx2", "t4")  # fmt: skip
 
 
 def digits(value):
     return f"{value:.6g}"
 
 
-def numbers(name, expression, on):
+def rounded(value):
+    """Return JSON with floats of six digits: the last ones differ between machines."""
+    if isinstance(value, float):
+        return digits(value)
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def of_plan(ranked):
+    programs = [program.to_json() for program in ranked.plan.programs]
+    return [programs, rounded(ranked.estimate.to_json()), [step.to_json() for step in lower(ranked.plan)]]
+
+
+def numbers(name, expression, on, top=10):
     spec, features = device(on.split()[0]), NO_FEATURES
     if "plain" in on:
         spec = spec.built_by_tvm()
     if "tensorir" in on:
-        features = Features.of_tensor_ir(spec)
-    found = construct(expression, spec, 10, features)
+        features = Features.of_tensor_ir(spec, tf32="tf32" in on)
+    found = construct(expression, spec, top, features)
     rules = Counter(rejection.rule for rejection in found.rejections)
     told = [f"{name} on {on}: {found.considered} candidates, eps {found.eps:g}",
             " ".join(f"{rule}:{count}" for rule, count in sorted(rules.items())),
-            " ".join(digits(plan.seconds * 1e6) for plan in found.plans)]  # fmt: skip
+            " ".join(digits(plan.seconds * 1e6) for plan in found.plans[:10])]  # fmt: skip
     for program, e in zip(found.best.plan.programs, found.best.estimate.programs, strict=True):
         levels = " ".join(f"{level.level} {digits(level.bytes)} B {digits(level.seconds * 1e6)}" for level in e.levels)
         told.append(f"{program.recipe} {e.bound} {digits(e.compute_seconds * 1e6)} {levels} blocks {e.blocks} waves "
                     f"{e.waves} resident {e.occupancy} {e.occupancy_limit} threads {e.threads} registers {e.registers} "
                     f"shared {e.shared_bytes} used {digits(e.utilisation)}")  # fmt: skip
+    told.append(f"all plans {digest([of_plan(ranked) for ranked in found.plans])}")
     return "\n    ".join(told)
 
 
@@ -113,6 +135,43 @@ def test_numbers_of_small_operators(golden):
     lines = [numbers(f"{name} {params}", operator(name, **params), ON[number % len(ON)])
              for number, (name, params) in enumerate(EXAMPLES)]  # fmt: skip
     golden("small", "\n".join(lines) + "\n")
+
+
+def drawn(random):
+    """Return a random operator of a kind, its sizes odd or even, small or large."""
+    sizes = [1, 2, 3, 5, 7, 8, 12, 13, 16, 24, 31, 32, 48, 64, 65, 96, 127, 128, 197, 256]
+
+    def of(*names, most=256):
+        return " ".join(f"{name}={random.choice([size for size in sizes if size <= most])}" for name in names)
+
+    shape = "x".join(str(random.choice(sizes)) for _ in range(random.choice([1, 2, 3, 3])))
+    axes = shape.count("x") + 1
+    dtype = random.choice(["", "", " dtype=float16"])
+    window = f" k={random.choice([1, 2, 3, 5])} stride={random.choice([1, 1, 2])} padding=SAME"
+    ends = random.choice(["", " bias=1", " bias=1 relu=1"])
+    return random.choice([
+        f"matmul {of('m', 'n', 'k')} layout={random.choice(['NN', 'NT', 'TN'])}{ends}{dtype}",
+        f"batch_matmul {of('b', most=16)} {of('m', 'n', 'k', most=128)}{dtype}",
+        f"dense {of('m', 'n', 'k')}{ends}",
+        f"conv2d_nchw {of('n', most=8)} {of('c', 'f', most=64)} {of('h', 'w', most=32)}{window}{ends}{dtype}",
+        f"conv2d_nhwc {of('n', most=8)} {of('c', 'f', most=64)} {of('h', 'w', most=32)}{window}{dtype}",
+        f"depthwise_conv2d_nchw {of('n', most=8)} {of('c', 'h', 'w', most=64)}{window}",
+        f"depthwise_conv2d_nhwc {of('n', most=8)} {of('c', 'h', 'w', most=64)}{window}",
+        f"avg_pool2d_nchw {of('n', most=8)} {of('c', 'h', 'w', most=64)}{window}",
+        f"softmax shape={shape} axis={random.randrange(axes)}",
+        f"reduce_sum shape={shape} axis={random.randrange(axes)}", f"layer_norm shape={shape}",
+        f"transpose shape={shape} perm={','.join(map(str, random.sample(range(axes), axes)))}{dtype}",
+        f"add shape={shape}",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_of_random_operators(golden, seed):
+    random, lines = Random(seed), []
+    for number in range(24):
+        words = drawn(random)
+        lines.append(numbers(words, parse_operator(words.split()), ON[(number + 3 * seed) % len(ON)], top=40))
+    golden(f"random{seed}", "\n".join(lines) + "\n")
 
 
 def test_numbers_of_constant_weights(golden):

@@ -23,7 +23,7 @@ for line in sys.stdin:
         with contextlib.redirect_stdout(shown):
             try:
                 exec(code, {})
-            except BaseException:
+            except BaseException:  # the child's traceback is what the test reads
                 traceback.print_exc(file=shown)
         os.write(writes, json.dumps(shown.getvalue().strip()).encode())
         os._exit(0)

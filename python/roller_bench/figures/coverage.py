@@ -191,7 +191,7 @@ def one(name: str, target: str, verify: bool) -> dict[str, Any]:
     try:
         subject = subjects()[name](folder)
         return base | (verified if verify else planned)(subject, target)
-    except Exception as error:
+    except Exception as error:  # of TVM, onnx or us: the table counts it
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
         return base | {"error": f"{type(error).__name__}: {lines[0][:300]}"}
 

@@ -307,7 +307,7 @@ def random_model(seed: int) -> tuple[Any, dict[str, np.ndarray]]:
 
     Examples
     --------
-    >>> model, inputs = random_model(0)  # doctest: +SKIP
+    >>> model, inputs = random_model(0)
     """
     draft = Draft(np.random.default_rng(seed))
     wanted, tries = int(draft.pick(1, 1, 1, 1, 2, 2, 3, 4, 6, 20)), 0
