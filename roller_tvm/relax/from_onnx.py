@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..models.importing import Imported
@@ -22,6 +23,7 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
         The importer failed; with the node it was at.
     """
     from tvm import relax
+    from tvm.error import InternalError
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     from .open_shapes import OpenImporter
@@ -34,6 +36,8 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
         with quiet():
             mod = importer.from_onnx(model.graph, opset_of(model))
     except Exception as error:  # the importer raises whatever its helpers raise
+        with suppress(InternalError):  # no block was begun
+            importer.bb._end_block()  # else TVM warns of it on the terminal, in the middle of our error
         raise NotImported(error, first_missing(model, importer._nodes)) from error
     mod = with_checks(mod, getattr(importer, "checks", ()))
     made = {name: importer._nodes.get(name) for node in model.graph.node for name in node.output if name}
