@@ -56,7 +56,7 @@ def rewritten(program: Any) -> tuple[Any, Counter[str]]:
     needed: Counter[str] = Counter()
     graph = program.graph_module.graph
     _refuse_random(graph)
-    for rewrite in (_without_empty, _widened, _promoted, _without_bool, _pieced):
+    for rewrite in (_without_empty, _widened, _promoted, _without_bool, _pieced, _wrapped):
         needed.update(rewrite(graph))
     needed.update(_with_whole_index(program))
     needed.update(_folded(program))
@@ -176,6 +176,34 @@ def _without_bool(graph: Any) -> Iterator[str]:
             yield "bools compared as uint8"
 
 
+def _wrapped(graph: Any) -> Iterator[str]:
+    """Count negative indices from the end: TVM reads in front of the tensor there."""
+    import torch
+
+    for node in list(graph.nodes):
+        if not _named(node, ("aten.index", "aten.index_put")):
+            continue
+        extents, indices = _value(node.args[0]).shape, list(node.args[1])
+        for d, index in enumerate(indices):
+            if index is None or _value(index).dtype not in (torch.int32, torch.int64) or _from_zero(index):
+                continue
+            if not isinstance(extents[d], int):
+                continue
+            with graph.inserting_before(node):
+                made = graph.call_function(torch.ops.aten.remainder.Scalar, (index, extents[d]))
+            made.meta["val"] = _value(index)
+            indices[d] = made
+            yield "indices counted from the end"
+        node.args = (node.args[0], indices, *node.args[2:])
+
+
+def _from_zero(node: Any) -> bool:
+    """Return True for positions from 0, whatever their shape."""
+    while _named(node, ("aten.unsqueeze", "aten.view", "aten.expand", "aten.clone", "aten._to_copy")):
+        node = node.args[0]
+    return _named(node, ("aten.arange",)) != "" and str(node.target) == "aten.arange.start_step" and node.args[0] == 0
+
+
 def _pieced(graph: Any) -> Iterator[str]:
     """Write a slice of an open extent by concatenation: TVM's ``slice_scatter`` takes fixed extents alone."""
     import torch
@@ -226,6 +254,9 @@ def _with_whole_index(program: Any) -> Iterator[str]:
         left = [d for d, kind in enumerate(kinds) if kind is None]
         if not left or torch.bool in kinds or not all(isinstance(tensor.shape[d], int) for d in left):
             continue
+        if len(at) == 1 and not any(node.args[3:]) and _scattered(graph, node, indices, at[0]):
+            yield "index_put as scatter"
+            continue
         together = at == list(range(at[0], at[-1] + 1))
         # The indices' own dimensions stand in the place of those that they index, or first.
         own = max(_value(indices[d]).dim() for d in at)
@@ -243,6 +274,27 @@ def _with_whole_index(program: Any) -> Iterator[str]:
             whole[d] = _constant(program, torch.arange(tensor.shape[d]).reshape(shape))
         node.args = (node.args[0], whole, *node.args[2:])
         yield "index_put with an index for each dimension"
+
+
+def _scattered(graph: Any, node: Any, indices: list[Any], dim: int) -> bool:
+    """Write at one index by scatter, of which TVM's importer does not warn; return False if it does not fit."""
+    import torch
+
+    aten, (tensor, _, values) = torch.ops.aten, node.args[:3]
+    index, shape = indices[dim], list(_value(tensor).shape)
+    given = _value(values).shape[dim - len(shape) :]
+    fits = _value(index).dim() == 1 and len(given) == len(shape) - dim
+    if not fits or str(given[0]) != str(_value(index).shape[0]):
+        return False
+    shape[dim] = -1
+    for _ in range(len(shape) - dim - 1):
+        index = _unsqueezed(graph, node, index)
+    with graph.inserting_before(node):
+        index, values = (graph.call_function(aten.expand.default, (one, shape)) for one in (index, values))
+    for one in (index, values):
+        one.meta["val"] = aten.expand.default(_value(one.args[0]), shape)
+    node.target, node.args = aten.scatter.src, (tensor, dim, index, values)
+    return True
 
 
 def _unsqueezed(graph: Any, before: Any, node: Any) -> Any:

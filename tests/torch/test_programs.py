@@ -26,24 +26,30 @@ def mask(x):
     return torch.where(positions[:, None] >= positions[None, :], x, 0.0) + torch.outer(positions, positions).sin()
 
 
-def put(*index):
-    """Return a function that writes at an index of a tensor."""
+def put(*index, rows=False):
+    """Return a function that writes at an index of a tensor: a number, or (`rows`) what stands there, doubled."""
 
     def function(x):
-        y = x.clone()
-        y[tuple(slice(None) if one is None else torch.tensor(one) for one in index)] = x.sum()
+        y, at = x.clone(), tuple(slice(None) if one is None else torch.tensor(one) for one in index)
+        y[at] = x[at] * 2 if rows else x.sum()
         return y
 
     return function
 
 
+SCATTER = {"index_put as scatter"}
 PUT = {"index_put with an index for each dimension"}
 #: Name -> function, inputs, rewrites that it needs.
 FORMS = {
-    "rows written": (put([2, 0]), [(3, 4)], PUT),
-    "columns written": (put(None, [1, 3]), [(3, 4)], PUT),
-    "middle written": (put(None, [1, 0], None), [(3, 3, 3)], PUT),
-    "last written": (put(None, None, [1, 0]), [(3, 3, 3)], PUT),
+    "rows written": (put([2, 0], rows=True), [(3, 4)], SCATTER),
+    "columns written": (put(None, [1, -1], rows=True), [(3, 4)], SCATTER),
+    "middle written": (put(None, [1, 0], None, rows=True), [(3, 3, 3)], SCATTER),
+    "last written": (put(None, None, [1, 0], rows=True), [(3, 3, 3)], SCATTER),
+    "one row written": (put(None, 1), [(3, 3, 3)], set()),
+    "read from the end": (lambda x: x[:, torch.tensor([1, -1])], [(3, 4)], {"indices counted from the end"}),
+    "indices computed": (lambda x: x[x.long()[:, 0] - 1], [(3, 4)], {"indices counted from the end"}),
+    "a number in rows": (put([2, 0]), [(3, 4)], PUT),
+    "a number in columns": (put(None, [1, 3]), [(3, 4)], PUT),
     "two, apart": (put([1, 0], None, [2, 1]), [(3, 3, 3)], PUT),
     "two, together": (put(None, [[1, 0]], [2, 1], None), [(2, 3, 3, 2)], PUT),
     "bools compared": (lambda x: (x > 0) == (x > 0.2), [(3, 5)], {"bools compared as uint8"}),
