@@ -50,7 +50,7 @@ def check(name: str, paths: Sequence[str], folder: str, memory_gib: int) -> dict
             found[path] = {"status": "unsupported", "reason": error.what}
         except RollerError as error:
             found[path] = {"status": "failed", "reason": str(error)}
-        except Exception as error:
+        except Exception as error:  # the model's own, of torch, TVM or us: the table tells it
             traceback.print_exc()
             found[path] = {"status": "failed", "reason": f"{type(error).__name__}: {last_line(error)}"}
     return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .affine import Index
-from .expression import REDUCE, SPATIAL, Access, Axis, Stage, Tensor, TensorExpression
+from .expression import TensorExpression
 from .parameters import Padding, Window
+from .stage import REDUCE, SPATIAL, Access, Axis, Stage, Tensor
 
 Term = Index | str | int
 Pair = tuple[int, int]

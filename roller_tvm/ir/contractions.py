@@ -5,9 +5,10 @@ from __future__ import annotations
 from ..errors import BadInput
 from .affine import Index
 from .blocks import Pair, grouped, index, padded, read, reduce, slide, spatial, terms, windows, with_epilogue
-from .expression import REDUCE, Axis, Stage, Tensor, TensorExpression
+from .expression import TensorExpression
 from .named import alike, named
 from .parameters import Padding
+from .stage import REDUCE, Axis, Stage, Tensor
 
 
 def _conv2d(

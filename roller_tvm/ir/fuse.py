@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .affine import Index
-from .expression import Access, Axis, Stage, Tensor, TensorExpression
+from .expression import TensorExpression
+from .stage import Access, Axis, Stage, Tensor
 
 Pairs = set[tuple[int, int]]
 Groups = tuple[tuple[int, ...], ...]

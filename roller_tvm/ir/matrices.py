@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from .expression import Access, Axis, Stage, TensorExpression
+from .expression import TensorExpression
+from .stage import Access, Axis, Stage
 
 
 @dataclass(frozen=True)

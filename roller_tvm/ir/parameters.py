@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ..errors import BadInput, UsageError, must_be
-from .expression import DTYPE_BYTES
+from .stage import DTYPE_BYTES
 
 Padding = str | tuple[int, int, int, int]
 REQUIRED = object()

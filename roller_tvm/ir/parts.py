@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .affine import Index
-from .expression import Axis, Stage, TensorExpression
+from .expression import TensorExpression
+from .stage import Axis, Stage
 
 
 def share_parts(expression: TensorExpression) -> TensorExpression:

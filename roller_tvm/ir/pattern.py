@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .expression import Access, Stage, TensorExpression
+from .expression import TensorExpression
+from .stage import Access, Stage
 
 
 def _absent(stage: Stage, access: Access) -> frozenset[str]:

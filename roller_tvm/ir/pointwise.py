@@ -5,9 +5,10 @@ from __future__ import annotations
 from ..errors import BadInput
 from .affine import Index
 from .blocks import Ints, Pair, Term, elementwise, padded, read, reduce, slide, spatial, windows
-from .expression import Stage, Tensor, TensorExpression
+from .expression import TensorExpression
 from .named import alike, named
 from .parameters import Padding
+from .stage import Stage, Tensor
 
 
 def _pool(

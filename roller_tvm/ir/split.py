@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import ceil
 
 from .affine import Index
-from .expression import REDUCE, Access, Axis, Stage, TensorExpression
+from .expression import TensorExpression
+from .stage import REDUCE, Access, Axis, Stage
 
 
 def partial_name(stage: str, before: int = 0) -> str:

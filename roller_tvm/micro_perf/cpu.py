@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..device import DeviceSpec
-from ..ir.expression import Ops
+from ..ir.stage import Ops
 from ..roller.candidates import Column, Tiles, each
 from .cpu_caches import Loops, conflicts, copying, scattered
 from .cpu_constants import (

@@ -50,7 +50,7 @@ EFFECTS = {
     "latency": "a step waits for its fetches, its barriers and its first operands; other blocks of the unit hide it "
     "(Volkov, Better performance at lower occupancy, 2010)",
     "index_arithmetic": "coordinates of fetched elements: divisions by constants, a padding guard's comparisons "
-    "(counted in compiled kernels, recipes/gpu_tiled.py)",
+    "(counted in compiled kernels, recipes/gpu_tile_candidates.py)",
     "issue_rate": "loads, addresses and loops take issue slots beside the multiply-adds (CUDA C++ Programming Guide, "
     "arithmetic instructions)",
     "l2_reuse": "data shared by the blocks of a round comes from memory once (Ladder, rasterization)",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Access, Stage, TensorExpression, dtype_bytes
-from ..ir.expression import Ops, total_of
+from ..ir.stage import Ops, total_of
 from ..roller.candidates import Column, Tiles
 
 Tile = tuple[int, ...]

@@ -22,7 +22,7 @@ from ..micro_perf.estimate import Estimate
 from ..micro_perf.geometry import Geometry
 from ..recipes import RECIPES
 from ..recipes.dilated_nests import divides, turned
-from ..recipes.gpu_tiled import near_divisor
+from ..recipes.gpu_tile_candidates import near_divisor
 from ..recipes.gpu_transpose import turns
 from ..recipes.lane_nests import lane_nests, lane_splits, merge_splits
 from ..recipes.recipe import Candidate, Context, Fit, Recipe, Report

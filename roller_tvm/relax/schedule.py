@@ -17,7 +17,7 @@ from ..codegen.flat import number_of
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError, TargetError
-from ..ir.expression import DTYPE_BYTES
+from ..ir.stage import DTYPE_BYTES
 from ..micro_perf.plain import plain_seconds
 from ..models import last_line
 from ..planner.family import TYPICAL

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator
-from ..ir.expression import DTYPE_BYTES
+from ..ir.stage import DTYPE_BYTES
 from ..te.copying import copies
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.ir.expression import DTYPE_BYTES
+from roller_tvm.ir.stage import DTYPE_BYTES
 from roller_tvm.micro_perf.plain import plain_seconds
 from roller_tvm.relay.candidates import make_candidates
 from roller_tvm.relay.tasks import Task, hardware_params, short_name

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.affine import Index
-from ..ir.expression import Axis
+from ..ir.stage import Axis
 
 Digit = tuple[int, int, int]  # position of the TE axis in its stage, lo, hi
 

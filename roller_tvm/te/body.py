@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UnsupportedOperator
 from ..ir.affine import Index
-from ..ir.expression import DTYPE_BYTES, Access, Axis, Stage
+from ..ir.stage import DTYPE_BYTES, Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
 from .numbering import PARTS, Numbering, dtype_of_node
 from .quotient import Quotient, nodes_of, quotient

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..ir.expression import Stage, Tensor, TensorExpression
+from ..ir.expression import TensorExpression
 from ..ir.pattern import choose_anchor
+from ..ir.stage import Stage, Tensor
 from .body import REMEDY, StageReader, dtype_of, extent_of, unique
 
 

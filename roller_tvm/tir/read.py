@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..ir.expression import Stage, Tensor, TensorExpression
+from ..ir.expression import TensorExpression
 from ..ir.pattern import choose_anchor
+from ..ir.stage import Stage, Tensor
 from ..te.body import REMEDY, StageReader, dtype_of, extent_of, unique
 from .nodes import (
     AlreadyScheduled,

@@ -103,7 +103,7 @@ class Worker:
             yield
         except MeasureError:
             raise
-        except BaseException:
+        except BaseException:  # an interrupt, or a reply that cannot be read
             self.kill()
             raise
 
@@ -251,7 +251,7 @@ class Pool:
         busy: dict[int, tuple[int, Worker]] = {}
         try:
             self._map(calls, todo, busy, results)
-        except BaseException:
+        except BaseException:  # an interrupt, or whatever a reply raises
             for _, worker in busy.values():  # the next call would receive the pending reply
                 worker.kill()
             raise

@@ -15,7 +15,7 @@ from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.planner import construct
 from roller_tvm.planner.predict import predict
 from roller_tvm.recipes.cpu_direct import Cycles, stage_cycles
-from roller_tvm.recipes.gpu_tiled import looked_through
+from roller_tvm.recipes.gpu_tile_candidates import looked_through
 from roller_tvm.recipes.recipe import Context
 from roller_tvm.roller.partition import partition
 

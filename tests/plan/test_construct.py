@@ -19,7 +19,7 @@ from roller_tvm.ir.split import partial_name
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.storage import storage_elements
 from roller_tvm.planner import Plan, RankedPlan, construct
-from roller_tvm.recipes.gpu_tiled import IDLE_LANES, awkward
+from roller_tvm.recipes.gpu_tile_candidates import IDLE_LANES, awkward
 from roller_tvm.recipes.gpu_transpose import STANDS_OVER
 from roller_tvm.recipes.lane_nests import LaneNest, lane_nests
 from roller_tvm.recipes.row_nests import row_nest

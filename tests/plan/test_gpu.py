@@ -14,7 +14,7 @@ from roller_tvm.micro_perf.gpu_tiles import Tiled
 from roller_tvm.micro_perf.storage import alignments, storage_elements
 from roller_tvm.planner import construct
 from roller_tvm.recipes.fetching import fetch_vectors
-from roller_tvm.recipes.gpu_tiled import near_divisor
+from roller_tvm.recipes.gpu_tile_candidates import near_divisor
 from roller_tvm.recipes.gpu_transpose import turn_cycles
 from roller_tvm.roller.partition import partition
 
