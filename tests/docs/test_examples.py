@@ -33,6 +33,8 @@ NOT_RUN = {
     "roller_tvm.relax.fused_function": "its kernel comes from a fused model",
     "roller_tvm.relax.kernels": "its schedule comes from a plan that packs",
     "roller_tvm.relax.metaschedule": "tunes",
+    "roller_tvm.relax.open_shapes": "its graph comes from a model with open extents",
+    "roller_tvm.relax.size_checks": "its module comes from a model with open extents",
     "roller_tvm.relax.open_schedule": "its function comes from a model with open extents",
     "roller_tvm.relax.torch_rewrites": "needs torch",
     "roller_tvm.relax.tuning": "tunes",

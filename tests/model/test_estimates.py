@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from roller_tvm.ir.operators import operator, parse_operator
 from roller_tvm.micro_perf import cpu, cpu_caches, cpu_constants, gpu_nest
 from roller_tvm.micro_perf.cpu_rates import CpuRates
+from roller_tvm.micro_perf.estimate import LevelTime, ProgramEstimate
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.planner import construct
@@ -252,3 +253,11 @@ def test_a_ragged_vector_takes_a_whole_register():
     for columns, vectors in ((4, 1), (6, 1), (12, 2), (20, 4)):
         use = cpu.register_use(geometry, (2, columns, 1), 8)
         assert use.accumulators == 2 * vectors == prod((2, use.vector_loads))
+
+
+def test_intensity_is_work_per_byte_from_the_farthest_level() -> None:
+    levels = (LevelTime("dram", 200.0, 1e-6), LevelTime("l2", 800.0, 1e-6))
+    estimate = ProgramEstimate(1e-6, 1e-6, levels, "dram", 1000, 1, 1)
+    assert estimate.intensity == 5.0 and estimate.level("l2").bytes == 800.0
+    assert replace(estimate, levels=()).intensity == float("inf")
+    assert replace(estimate, levels=(LevelTime("dram", 0.0, 0.0),)).intensity == 1000.0

@@ -135,3 +135,8 @@ def test_summary_counts_the_rules():
         "(use a tile that divides the axis)",
     ]
     assert summarise([]) == ""
+
+
+def test_rows_read_through_all_banks_at_once_need_no_padding():
+    assert bank_padding(64, 32, 32, 1) == bank_padding(64, 128, 32, 1) == bank_padding(64, 64, 16, 4) == 0
+    assert bank_padding(64, 16, 32, 1) == 16

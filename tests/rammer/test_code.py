@@ -112,6 +112,16 @@ def test_a_wait_that_lasts_too_long_ends_the_launch_with_an_error(monkeypatch: p
         run(kernel, np.ones(SIZE, "float32"))
 
 
+def test_a_pointer_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x and three results: 32 bytes of a kernel's parameters."""
+    operators = [(name, ["x"], 64, True) for name in "abc"]
+    monkeypatch.setattr("roller_tvm.rammer.fused_kernel._PARAMETERS", 32)
+    assert len(fused(*operators)[0].host.parameters) == 4
+    monkeypatch.setattr("roller_tvm.rammer.fused_kernel._PARAMETERS", 31)
+    with pytest.raises(CannotFuse, match="its 4 tensors take 32 B of parameters, a kernel has 31"):
+        fused(*operators)
+
+
 def test_operators_side_by_side_need_no_barrier() -> None:
     kernel = check(("a", ["x"], 64, True), ("b", ["x"], 128, True), ("c", ["x"], 64, True))
     assert kernel.resident == 0 and "steps" not in kernel.source

@@ -1,0 +1,32 @@
+"""Chunks of register tiles: shared out evenly over the cores, and none of no tiles."""
+
+import numpy as np
+import pytest
+
+from roller_tvm.ir.operators import matmul
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.recipes.cpu_tiles import chunks_of
+
+
+def geometry(m, n, k):
+    return Geometry.of(matmul(m=m, n=n, k=k), "matmul")
+
+
+def test_no_tiles_have_no_chunks():
+    which, chunks = chunks_of(geometry(8, 8, 8), np.zeros((3, 0), np.int64), 4)
+    assert which.shape == (0,) and chunks.shape == (3, 0)
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 8])
+def test_chunks_are_whole_tiles_and_the_first_leaves_fewest_cores_idle(units):
+    g = geometry(64, 96, 32)
+    tiles = np.array([[4, 16, 1], [8, 32, 1]]).T
+    which, chunks = chunks_of(g, tiles, units)
+    assert sorted(set(which.tolist())) == [0, 1] and which.tolist() == sorted(which.tolist())
+    own = tiles[:, which]
+    assert not (chunks[:2] % own[:2]).any() and (chunks[2] == 32).all()
+    count = np.prod(-(-np.array([64, 96])[:, None] // chunks[:2]), axis=0)
+    idle = -(-count // units) * units / count
+    for tile in (0, 1):
+        of = idle[which == tile]
+        assert of[0] == of.min() and (of[0] == 1.0 or units == 3)

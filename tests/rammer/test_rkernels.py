@@ -1,0 +1,45 @@
+"""rKernels of plans: which elements a block of an rProgram writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.ir.operators import parse_operator
+from roller_tvm.rammer.rkernels import tiling_of
+from roller_tvm.rammer.rtask import Tiling
+from roller_tvm.roller.rprogram import RProgram, RTile
+
+# Two axes, groups and filters of a group, are one dimension of the output: 2 x (4 x 3) x 6 x 6.
+GROUPED = parse_operator(["conv2d_nchw", "n=2", "c=8", "h=8", "w=8", "f=12", "k=3", "groups=4"])
+REDUCE = {"c": 2, "kh": 3, "kw": 3}
+
+
+def tiled(**tile: int) -> RProgram:
+    shared = RTile("shared", tuple({**tile, **REDUCE}.items()))
+    register = RTile("register", tuple(dict.fromkeys({**tile, **REDUCE}, 1).items()))
+    return RProgram("gpu.tiled", "conv2d", "conv2d", (shared, register))
+
+
+@pytest.mark.parametrize(
+    ("tile", "expected"),
+    [
+        ({"n": 1, "f.o": 4, "f.i": 3, "oh": 6, "ow": 6}, Tiling((2, 12, 6, 6), run=12 * 36)),
+        ({"n": 2, "f.o": 4, "f.i": 3, "oh": 6, "ow": 6}, Tiling((2, 12, 6, 6), run=2 * 12 * 36)),
+        ({"n": 1, "f.o": 2, "f.i": 3, "oh": 6, "ow": 6}, None),
+        ({"n": 1, "f.o": 4, "f.i": 3, "oh": 6, "ow": 3}, None),
+    ],
+)
+def test_tiles_of_more_axes_than_dimensions_are_runs_or_unknown(tile: dict[str, int], expected: Tiling | None) -> None:
+    assert tiling_of(GROUPED, tiled(**tile)) == expected
+
+
+def test_a_block_of_lanes_writes_neighbours() -> None:
+    relu = parse_operator(["relu", "shape=4x100"])
+    tiles = (RTile("block", (("i0", 1), ("i1", 50))), RTile("register", (("i0", 1), ("i1", 2))))
+    choices = (("threads", 16), ("items", 3), ("vector", 2))
+    assert tiling_of(relu, RProgram("gpu.direct", "relu", "relu", tiles, (), (), choices)) == Tiling((4, 100), run=96)
+    assert tiling_of(
+        relu, replace(RProgram("gpu.direct", "relu", "relu", tiles), choices=(("threads", 64),))
+    ) == Tiling((4, 100), run=64)
