@@ -16,7 +16,7 @@ import tvm_ffi
 from ..codegen.flat import number_of
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
-from ..errors import RollerError, TargetError
+from ..errors import RollerError, TargetError, UnsupportedOperator
 from ..ir.stage import DTYPE_BYTES
 from ..micro_perf.plain import plain_seconds
 from ..models import last_line
@@ -257,7 +257,11 @@ class _Function:
 def _planned(function: _Function, device: DeviceSpec, target: str, top: int, tf32: bool) -> tuple[Any, Note]:
     """Return a function with the schedule of the best plan that can be applied; None and the reason if none can."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
-    if any(number_of(extent) == 0 for buffer in parameters(function.func) for extent in buffer.shape):
+    try:
+        buffers = parameters(function.func)
+    except UnsupportedOperator as error:  # it takes a number, an open extent say
+        return None, Note(name, reason=error.what)
+    if any(number_of(extent) == 0 for buffer in buffers for extent in buffer.shape):
         return None, Note(name, reason="a tensor has no elements, so that there is nothing to plan")
     found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
     return _best(found, name, find_target(target))
