@@ -29,6 +29,7 @@ from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
+from .connected import ConnectTiles
 from .database import for_other_kernels, kernels_of
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
@@ -153,7 +154,10 @@ def schedule(
             recorded = sorted(unscheduled - _left(mod))
             if database is not None and unscheduled and not recorded and list(records.get_all_tuning_records()):
                 _warn_of_no_record(len(unscheduled), database)
+        connect = ConnectTiles(target, device)
+        mod = connect(mod)
         mod = scheduler(mod)
+        scheduler.report.notes += connect.notes
         scheduler.report.recorded = recorded
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)

@@ -196,10 +196,10 @@ def fused(mod: Any, maker: Maker, report: Fusion, told: Callable[..., None] | No
             if made.kernel is not None:
                 report.kernels[one.symbol] = made.kernel
         blocks.append((block, own))
-    return _put(builder.get(), blocks)
+    return put(builder.get(), blocks)
 
 
-def _put(mod: Any, fused: Sequence[tuple[Block, Sequence[FusedCall]]]) -> Any:
+def put(mod: Any, fused: Sequence[tuple[Block, Sequence[FusedCall]]]) -> Any:
     """Return a module with calls fused in its blocks, and without what nobody uses any more."""
     changed: dict[str, dict[int, Any]] = {}
     for block, own in fused:

@@ -59,7 +59,7 @@ class ScheduledFunctions(Functions):
             raise UnsupportedOperator("how long it takes is not predicted", name, _REMEDY)
         nests, apart = (), ""
         try:
-            nests = Loops.of(_plain(func).body, name).nests
+            nests = Loops.of(plain(func).body, name).nests
         except UnsupportedOperator as error:
             apart = error.what
         kernel = region_kernel(nests, seconds, self.device)
@@ -98,7 +98,7 @@ class CpuRegions(RegionMaker):
         return (f"side_by_side{n or ''}" for n in count())
 
 
-def _plain(func: Any) -> Any:
+def plain(func: Any) -> Any:
     """Return the function without blocks."""
     return tvm.transform.Sequential([
         transform.LowerInitBlock(), transform.PlanAndUpdateBufferAllocationLocation(),
@@ -127,7 +127,7 @@ def side_by_side(calls: Sequence[Call], program: TaskProgram) -> Any:
     allocated: list[Any] = []
     nests: dict[str, tuple[Any, ...]] = {}
     for call in calls:
-        func = renew_defs(_plain(call.func))  # one function may be called twice
+        func = renew_defs(plain(call.func))  # one function may be called twice
         loops = Loops.of(func.body, call.name)
         inputs += list(func.params[: len(call.reads)])
         results += list(func.params[len(call.reads) :])

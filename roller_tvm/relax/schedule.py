@@ -34,6 +34,8 @@ from .open_schedule import OpenFunction
 from .rewrites import MARKS
 
 SCHEDULED = "tirx.is_scheduled"
+#: Mark of a kernel that `ConnectTiles` made.
+CONNECTED = "roller_tvm.connected"
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class ScheduleWithRoller:
         report.notes.clear()
         result = {}
         for var, func in mod.functions_items():
-            if type(func).__name__ != "PrimFunc":
+            if type(func).__name__ != "PrimFunc" or func.attrs.get(CONNECTED):
                 continue
             name = str(var.name_hint)
             own = _own_target(func)
@@ -167,7 +169,7 @@ class ScheduleWithRoller:
                 self.progress(name)
             device = self._device(func_target, own is not None)
             planned = _open_planned if is_open(func) else _planned
-            scheduled, note = planned(_Function(func), device, str(func_target), self.top, self.tf32)
+            scheduled, note = planned(Function(func), device, str(func_target), self.top, self.tf32)
             if scheduled is None:
                 note = replace(note, predicted_us=_plain_seconds(func, device) * 1e6)
             else:
@@ -240,7 +242,7 @@ def _named(scheduled: Any, func: Any) -> Any:
     return result.with_attr(SCHEDULED, True).with_attr(MARKS["edge_vectors"], True)
 
 
-class _Function:
+class Function:
     """A function that equals another of the same structure, whatever they are called."""
 
     def __init__(self, func: Any) -> None:
@@ -250,11 +252,11 @@ class _Function:
         return int(structural_hash(self._bare))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Function) and bool(structurally_equal(self._bare, other._bare))
+        return isinstance(other, Function) and bool(structurally_equal(self._bare, other._bare))
 
 
 @lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
-def _planned(function: _Function, device: DeviceSpec, target: str, top: int, tf32: bool) -> tuple[Any, Note]:
+def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32: bool) -> tuple[Any, Note]:
     """Return a function with the schedule of the best plan that can be applied; None and the reason if none can."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
     try:
@@ -268,7 +270,7 @@ def _planned(function: _Function, device: DeviceSpec, target: str, top: int, tf3
 
 
 @lru_cache(maxsize=1024)
-def _open_planned(function: _Function, device: DeviceSpec, target: str, _top: int, tf32: bool) -> tuple[Any, Note]:
+def _open_planned(function: Function, device: DeviceSpec, target: str, _top: int, tf32: bool) -> tuple[Any, Note]:
     """Return a function of open extents with kernels for all sizes; None and the reason if there are none."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
     try:

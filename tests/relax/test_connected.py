@@ -1,0 +1,150 @@
+"""Calls connected by their tiles: which ones, in which blocks, and that they compute the same."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.relax import connected  # noqa: E402
+from roller_tvm.relax.connected import ConnectTiles, passing_seconds  # noqa: E402
+from roller_tvm.relax.dataflow import read_blocks  # noqa: E402
+from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
+from roller_tvm.relax.rtask_fusion import in_dataflow  # noqa: E402
+from roller_tvm.tir.shared_axes import shared_axes  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from .networks import LLVM, module, run, values  # noqa: E402
+
+OP = relax.op
+CPU = device("avx512")
+
+
+def attention(heads, rows, columns, size, masked=False, twice=False):
+    """Scores, perhaps masked, their softmax, its product with the values; and inputs."""
+
+    def body(builder, q, k, v, *mask):
+        scores = builder.emit(OP.matmul(q, k))
+        if mask:
+            scores = builder.emit(OP.add(scores, mask[0]))
+        shares = builder.emit(OP.nn.softmax(scores, -1))
+        out = builder.emit(OP.matmul(shares, v))
+        return builder.emit(OP.add(out, builder.emit(OP.sum(shares, -1, keepdims=True)))) if twice else out
+
+    shapes = [(1, heads, rows, size), (1, heads, size, columns), (1, heads, columns, size)]
+    shapes += [(1, 1, rows, columns)] if masked else []
+    return module(body, *shapes), [values(*shape) for shape in shapes]
+
+
+def right(q, k, v, mask=0.0):
+    scores = (q.astype("float64") @ k + mask).astype("float64")
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return (shares / shares.sum(-1, keepdims=True)) @ v
+
+
+def connected_of(mod):
+    connect = ConnectTiles(LLVM, CPU)
+    connect(prepare(mod, LLVM, device=CPU))
+    return [note.name for note in connect.notes]
+
+
+#: Heads, rows, columns and their size: rows cut in blocks; primes; one head and more columns than rows.
+SHAPES = [(3, 40, 40, 8), (CPU.units, 37, 50, 16), (1, 8 * CPU.units, 70, 5)]
+
+
+@pytest.mark.parametrize("heads, rows, columns, size", SHAPES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_in_one_kernel_computes_the_same(heads, rows, columns, size, masked, monkeypatch):
+    monkeypatch.setattr(connected, "GAIN", 0.0)
+    monkeypatch.setattr(connected, "BETWEEN", 0.0)
+    mod, inputs = attention(heads, rows, columns, size, masked)
+    if masked:  # causal
+        inputs[3] = np.where(np.tri(rows, columns), 0.0, -1e30).astype("float32")[None, None]
+    executable = build(mod, LLVM, device=CPU)
+    kernels = [plan.kernel for plan in executable.roller_tvm_report.plans]
+    assert len(kernels) == 1 and kernels[0].startswith("connected_")
+    np.testing.assert_allclose(run(executable, *inputs)[0], right(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_stay_in_the_cache_of_a_core():
+    mod, _ = attention(8, 1500, 1500, 64)
+    connect = ConnectTiles(LLVM, CPU)
+    connect(prepare(mod, LLVM, device=CPU))
+    (note,) = connect.notes
+    rows = int(note.plan.split(":")[0].split("x")[-1])
+    assert note.recipe == "connected" and 1500 % rows == 0
+    assert 2 * 4 * rows * 1500 <= CPU.level("l2").capacity_bytes  # scores and their softmax
+
+
+def test_nothing_is_connected_that_is_not_predicted_to_gain(monkeypatch):
+    mod, _ = attention(8, 1500, 1500, 64)
+    monkeypatch.setattr(connected, "GAIN", 10.0)
+    assert not connected_of(mod)
+
+
+def test_one_block_is_too_few_for_two_cores(monkeypatch):
+    monkeypatch.setattr(connected, "GAIN", 0.0)
+    assert not connected_of(attention(1, 37, 1024, 8)[0])
+
+
+def test_what_is_read_twice_is_stored():
+    (name,) = connected_of(attention(8, 1500, 1500, 64, twice=True)[0])
+    assert name == "connected_matmul_softmax"  # the product with the values is apart
+
+
+def test_layers_share_a_kernel():
+    def body(builder, q, k, v):
+        for _ in range(2):
+            shares = builder.emit(OP.nn.softmax(builder.emit(OP.matmul(q, k)), -1))
+            q = builder.emit(OP.permute_dims(builder.emit(OP.matmul(shares, v)), [0, 1, 3, 2]))
+            q = builder.emit(OP.reshape(q, (1, 8, 1500, 64)))
+        return q
+
+    shapes = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64)]
+    connect = ConnectTiles(LLVM, CPU)
+    mod = connect(prepare(module(body, *shapes), LLVM, device=CPU))
+    assert len(connect.notes) == 1
+    assert mod["main"].script().count(f"call_tir({connect.notes[0].name},") == 2
+
+
+def axes_of(body, *shapes):
+    """The axes that the calls of a function share, by its blocks of bindings."""
+    (block,) = read_blocks(in_dataflow(prepare(module(body, *shapes), LLVM, device=CPU)))
+    calls = [bound.call for bound in block.bounds if bound.call]
+    assert len(calls) > 1
+    return shared_axes([call.func for call in calls], [call.tensors for call in calls]).extents
+
+
+def test_axes_that_a_reduction_goes_along_are_not_shared():
+    def columns(builder, x, y):
+        return builder.emit(OP.nn.softmax(builder.emit(OP.matmul(x, y)), 1))
+
+    def rows(builder, x, y):
+        return builder.emit(OP.nn.softmax(builder.emit(OP.matmul(x, y)), 2))
+
+    shapes = (3, 10, 20), (3, 20, 30)
+    assert axes_of(columns, *shapes) == (3, 30)
+    assert axes_of(rows, *shapes) == (3, 10)
+
+
+def test_axes_that_are_read_across_are_not_shared():
+    def turned(builder, x, y, z):
+        product = builder.emit(OP.matmul(x, y))
+        return builder.emit(OP.matmul(builder.emit(OP.permute_dims(product, [0, 2, 1])), z))
+
+    assert axes_of(turned, (3, 10, 20), (3, 20, 30), (3, 10, 7)) == (3, 30)  # rows of the first are summed over
+
+    def shifted(builder, x, y):
+        product = builder.emit(OP.matmul(x, y))
+        return builder.emit(OP.nn.max_pool2d(product, (3, 1)))
+
+    assert axes_of(shifted, (3, 2, 10, 20), (3, 2, 20, 30)) == (3, 2)  # a window goes along the others
+
+
+def test_passing_costs_what_the_memory_that_holds_it_takes():
+    far, l2 = CPU.far.bandwidth_gbps, CPU.level("l2").capacity_bytes
+    assert passing_seconds(l2 / 2, CPU) == 0
+    assert passing_seconds(1e12, CPU) == pytest.approx(3e12 * CPU.units / far / 1e9)
+    assert 0 < passing_seconds(2.0 * l2, CPU) <= 3 * 2 * l2 * CPU.units / far / 1e9
