@@ -1,9 +1,9 @@
 """ConnectTiles: calls whose results are large and read once become one kernel that keeps them in the cache.
 
 As in Welder (OSDI'23), operators are connected by their tiles: a parallel loop goes over blocks of the axes that they
-share (`tir.shared_axes`), and in a block all of them are computed, one after the other, each as planned for one core and
-the block's extents. What lies between them is as large as a block and never leaves the core's cache. Attention is such a
-chain: scores, softmax, product. Which calls are connected, and in which blocks, follows from the predicted times alone.
+share (`tir.shared_axes`). In a block all of them are computed, one after the other, each as planned for one core and
+the block's extents. Their results are as large as a block and never leave the core's cache. Attention is such a chain:
+scores, softmax, product. Which calls are connected, and in which blocks, follows from the predicted times alone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ class ConnectTiles:
     def __init__(self, target: Any = None, device: DeviceSpec | str | None = None) -> None:
         self.device = device_of(device, find_target(target))
         self.notes: list[Note] = []
-        self._core = part_of(self.device, self.device.units)
         self._alone: dict[Any, float | None] = {}
         self._made: dict[Any, tuple[Any, float, str] | None] = {}
 
@@ -92,7 +91,7 @@ class ConnectTiles:
         """Return the module with chains of calls as one kernel each."""
         if self.device.kind != "cpu":
             return mod
-        mod = in_dataflow(mod)
+        given, mod = mod, in_dataflow(mod)
         builder, blocks = relax.BlockBuilder(mod), list[tuple[Block, list[FusedCall]]]()
         known: dict[int, Any] = {}
         for block in read_blocks(mod):
@@ -105,7 +104,7 @@ class ConnectTiles:
                     self.notes.append(Note(told, "connected", chain.seconds * 1e6, plan=chain.plan))
                 own.append(FusedCall(chain.calls, known[key(chain.func)], chain.reads, chain.calls[-1].writes))
             blocks.append((block, own))
-        return put(builder.get(), blocks) if known else mod
+        return put(builder.get(), blocks) if known else given
 
     def _chains(self, block: Block) -> Iterator[Chain]:
         """Yield the chains of a block, no two with a call in common."""
@@ -162,9 +161,10 @@ class ConnectTiles:
         apart = sum(map(self._seconds, calls))
         apart += sum(passing_seconds(sizes[name][0] / self.device.units, self.device) for name in passed)
         best: tuple[float, tuple[int, ...], list[Any]] | None = None
+        core = part_of(self.device, self.device.units)
         for extents in self._blocks(shared, between):
             count = prod(whole // part for whole, part in zip(shared.extents, extents, strict=True))
-            found = [make_candidates(func, self._core, 1) for func in shared.blocks(extents)]
+            found = [make_candidates(func, core, 1) for func in shared.blocks(extents)]
             if not all(one.plans for one in found):
                 continue
             own = sum(one.plans[0].ranked.seconds - SERIAL_LAUNCH for one in found)

@@ -57,7 +57,7 @@ def shared_axes(funcs: Sequence[Any], tensors: Sequence[Sequence[str]]) -> Share
         known = {key(buffer): name for buffer, name in zip(parameters(func), names, strict=True)}
         for nest in own:
             _join(joined, nest, known)
-    shared: list[tuple[int, int]] = []  # the class and its extent
+    shared: list[tuple[Place, int]] = []  # the class and its extent
     for iv, _ in read[0][0].spatial:
         mine, extent = joined.root(("axis", key(iv.var))), number(iv.dom.extent)
         if extent is None or mine in map(joined.root, joined.bad):
