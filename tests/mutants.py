@@ -75,7 +75,7 @@ class Mutant:
     new: str
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.old} -> {self.new}"
+        return f"{self.path}:{self.line} {self.old} -> {self.new} (character {self.start})"
 
     def text(self) -> str:
         """Return the changed file."""

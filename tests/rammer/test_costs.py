@@ -8,7 +8,7 @@ import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.device.arch import launch_cost
-from roller_tvm.rammer import Costs
+from roller_tvm.rammer import Costs, Phase, RKernel, VDevice
 from tests.plan.devices import GPUS, device
 
 
@@ -38,3 +38,11 @@ def test_a_thread_of_a_cpu_waits_by_the_next_region() -> None:
     cpu = device("avx512")
     costs = Costs.of(cpu)
     assert costs.signal_seconds == costs.launch_seconds == cpu.launch_overhead_us * 1e-6 and costs.poll_seconds == 0
+
+
+def test_the_virtual_device_of_a_cpu_is_a_vEU_a_core_without_registers_or_shared_memory() -> None:
+    cpu = device("avx512")
+    one = VDevice.of(cpu, [RKernel("k", (Phase(8, 1e-6, 1e-6),), 2e-6)])
+    assert (one.name, one.units, one.per_unit, one.threads, one.registers, one.shared_bytes) == (
+        cpu.name, cpu.units, 1, 1, 0, 0)  # fmt: skip
+    assert one.veus == cpu.units and one.costs == Costs.of(cpu) and one.unit(3) == 3
