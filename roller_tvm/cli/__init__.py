@@ -29,7 +29,7 @@ VERBS = {
     "replay": "compare the model's predictions with records of Ansor (needs no TVM) or MetaSchedule",
     "compare": "compare Roller with other tuners, side by side on this machine",
     "profile": "measure this machine's CPU or a CUDA card, for the other commands",
-    "cache": "show or clear the plans kept for the next build (needs no TVM)",
+    "cache": "show or clear the plans and kernels kept for the next build (needs no TVM)",
     "doctor": "tell which TVM was found, what it can do, what is missing",
     "install-tvm": "install a TVM with Relay from PyPI into this environment",
 }

@@ -1,6 +1,7 @@
 """Kernels of a model for LLVM, compiled once and side by side: an object file a kernel, linked where one is needed.
 
-TVM's own build compiles all kernels one after the other, and again when they are loaded or saved.
+TVM's own build compiles all kernels one after the other, and again when they are loaded or saved. Object files are kept
+for the next build (`codegen/kernel_cache.py`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from tvm import relax
 from tvm.relax import vm_build
 from tvm.support import cc
 
+from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import work_folder
-from ..tvm_env.compiler import find_compiler
+from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .modules import is_prim_func
 from .rewrites import PART
 
@@ -33,7 +36,7 @@ def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str]
     pipeline : tvm.transform.Pass
         From a Relax module to what the virtual machine is built from.
     progress : function of str, optional
-        Receives a word before kernels are compiled.
+        Receives a word and the name of each kernel before it is compiled.
 
     Returns
     -------
@@ -48,9 +51,9 @@ def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str]
         lowered = pipeline(mod)
     functions = {var: func for var, func in lowered.functions_items() if is_prim_func(func)}
     told = dict(lowered.attrs) if lowered.attrs else {}
-    if progress is not None:
-        progress("compile")
-    kernels = _Kernels(functions, lowered.attrs, target)
+    # Of a module's attributes, which may hold large constants, code generation asks for this one.
+    attrs = {name: value for name, value in told.items() if name == "system_lib_prefix"}
+    kernels = _Kernels(functions, attrs, target, progress or (lambda _: None))
     builders = relax.ExecBuilder(), relax.ExecBuilder()  # a virtual machine changes the executable that it runs
     for builder in builders:
         vm_build._vmcodegen(builder, lowered)
@@ -81,44 +84,80 @@ class Compiled(relax.VMExecutable):
 class _Kernels:
     """Compiled PrimFuncs: modules to execute, and modules to export."""
 
-    def __init__(self, functions: Mapping[Any, Any], attrs: Any, target: Any) -> None:
+    def __init__(self, functions: Mapping[Any, Any], attrs: Any, target: Any, told: Callable[[str], None]) -> None:
         self.loaded: list[Any] = []
         self.exported: list[Any] = []
         if not functions:
             return
+        if find_compiler() is None:
+            tell_of_no_compiler()
+            self.loaded = _side_by_side(partial(_in_memory, attrs, target), list(functions.items()), told)
+            self.exported = self.loaded
+            return
         with work_folder() as folder:
-            linked = find_compiler() is not None
-
-            def made(number: int, var: Any, func: Any) -> Any:
-                module = tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs)
-                kernel = tvm.tirx.build(module, target=target)
-                if not linked:
-                    kernel[str(var.name_hint)]  # its code is generated at the first look-up
-                    return kernel
-                kernel.write_to_file(path := str(Path(folder, f"{number}.o")), "o")
-                return path
-
-            parts = _side_by_side(made, [(number, *one) for number, one in enumerate(functions.items())])
-            if not linked:
-                self.loaded = self.exported = parts
-                return
-            cc.create_shared(library := str(Path(folder, "kernels.so")), parts)
+            objects = _side_by_side(partial(_object, attrs, target), list(functions.items()), told)
+            paths = [str(Path(folder, f"{number}.o")) for number in range(len(objects))]
+            for path, content in zip(paths, objects, strict=True):
+                Path(path).write_bytes(content)
+            cc.create_shared(library := str(Path(folder, "kernels.so")), paths)
             self.loaded = [tvm.runtime.load_module(library)]
-            self.exported = [tvm.runtime.load_static_library(path, []) for path in parts]
+            self.exported = [tvm.runtime.load_static_library(path, []) for path in paths]
 
 
-def _side_by_side(made: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Do jobs on all cores, in the PassContext of this thread; return the results in order."""
+def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:
+    """Return a kernel as LLVM's module; its code is not generated yet."""
+    return tvm.tirx.build(tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs), target=target)
+
+
+def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:
+    """Return a kernel with its code."""
+    kernel = _built(attrs, target, var, func)
+    kernel[str(var.name_hint)]  # its code is generated at the first look-up
+    return kernel
+
+
+def _object(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
+    """Return the object file of a kernel, from the cache if it is there."""
+    cache, key = kernel_cache(), ""
+    if cache is not None and (settings := _settings()) is not None:
+        key = key_of("object", var.name_hint, tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
+        if (kept := cache.get(key)) is not None:
+            return kept
+    with work_folder() as folder:
+        _built(attrs, target, var, func).write_to_file(path := str(Path(folder, "kernel.o")), "o")
+        content = Path(path).read_bytes()
+    if cache is not None and key:
+        cache.put(key, content)
+    return content
+
+
+def _settings() -> str | None:
+    """Return what the PassContext of this thread says about code; None if that cannot be said in words."""
+    context = tvm.transform.PassContext.current()
+    config = sorted((str(name), value) for name, value in dict(context.config).items())
+    if context.instruments or not all(isinstance(value, (bool, int, float, str)) for _, value in config):
+        return None  # passes of somebody, which are to run
+    lists = [[str(name) for name in names] for names in (context.required_pass, context.disabled_pass)]
+    return str((context.opt_level, config, *lists))
+
+
+def _side_by_side(
+    made: Callable[..., Any], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
+) -> list[Any]:
+    """Make something of kernels on all cores, in the PassContext of this thread; return the results in order."""
     outer = tvm.transform.PassContext.current()
-    if outer.instruments:  # they are told of one pass at a time
-        return [made(*job) for job in jobs]
 
-    def one(job: tuple[Any, ...]) -> Any:
+    def one(kernel: tuple[Any, Any]) -> Any:
+        told(f"compile {kernel[0].name_hint}")
+        if outer.instruments:
+            return made(*kernel)
         with _like(outer):  # a thread has contexts of its own
-            return made(*job)
+            return made(*kernel)
 
-    with ThreadPoolExecutor(min(len(jobs), len(os.sched_getaffinity(0)))) as pool:
-        return list(pool.map(one, jobs))
+    if outer.instruments:  # they are told of one pass at a time
+        return list(map(one, kernels))
+    with ThreadPoolExecutor(min(len(kernels), len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(one, kernels))
 
 
 def _like(context: Any) -> Any:

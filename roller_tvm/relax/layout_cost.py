@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ..codegen.kernel_cache import kernel_cache, key_of
 from ..device import DeviceSpec
 from .arrangement import Arrangement, Convolution, Shape
 
@@ -39,28 +41,39 @@ class LayoutCosts:
         return best if best and self._by(conv, arrangement, best) * GAIN < self._by(conv, arrangement, 0) else 0
 
     def _by(self, conv: Convolution, arrangement: Arrangement | None, tile: int) -> float:
-        key = (conv, arrangement, tile)
-        if key not in self._known:
+        def seconds() -> float:
             inputs, output = conv.compute(arrangement, tile)
-            self._known[key] = self._seconds([*inputs, output], constants=inputs[1:])
-        return self._known[key]
+            return self._seconds([*inputs, output], constants=inputs[1:])
+
+        return self._asked((conv, arrangement, tile), seconds)
 
     def transformation(self, shape: Shape, arrangement: Arrangement) -> float:
         """Seconds of arranging a tensor (or of the way back, which moves as much)."""
         from tvm import te
 
-        key = (shape, arrangement)
-        if key not in self._known:
-            data = te.placeholder(shape, "float32", name="data")
-            if arrangement.block:
-                x = arrangement.block
+        def seconds() -> float:
+            data, x = te.placeholder(shape, "float32", name="data"), arrangement.block
+            if x:
                 out = te.compute(
                     arrangement.shape(shape), lambda n, c, h, w, v: data[n, c * x + v, h, w], name="arranged"
                 )
             else:
                 out = te.compute(arrangement.shape(shape), lambda n, h, w, c: data[n, c, h, w], name="arranged")
-            self._known[key] = self._seconds([data, out])
-        return self._known[key]
+            return self._seconds([data, out])
+
+        return self._asked((shape, arrangement), seconds)
+
+    def _asked(self, question: tuple[Any, ...], seconds: Callable[[], float]) -> float:
+        """Return the answer to a question, of this build or an earlier one, else what the function says."""
+        if question not in self._known:
+            cache, key = kernel_cache(), key_of("layout", *question, self.device.name, self.device.digest())
+            if cache is not None and (kept := cache.get(key)) is not None:
+                self._known[question] = float(kept)
+            else:
+                self._known[question] = seconds()
+                if cache is not None:
+                    cache.put(key, repr(self._known[question]).encode())
+        return self._known[question]
 
     def _seconds(self, tensors: list[Any], constants: list[Any] | None = None) -> float:
         from ..errors import UnsupportedOperator

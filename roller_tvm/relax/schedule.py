@@ -29,6 +29,7 @@ from ..tuning.internal import internal_error
 from ..tuning.model_report import KernelPlan, plan_words
 from .candidates import make_candidates
 from .devices import device_of, find_target
+from .kept_schedules import KeptSchedule
 from .lowered import require_lowered
 from .open_schedule import OpenFunction
 from .rewrites import MARKS
@@ -246,13 +247,13 @@ class Function:
     """A function that equals another of the same structure, whatever they are called."""
 
     def __init__(self, func: Any) -> None:
-        self.func, self._bare = func, _bare(func)
+        self.func, self.bare = func, _bare(func)
 
     def __hash__(self) -> int:
-        return int(structural_hash(self._bare))
+        return int(structural_hash(self.bare))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Function) and bool(structurally_equal(self._bare, other._bare))
+        return isinstance(other, Function) and bool(structurally_equal(self.bare, other.bare))
 
 
 @lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
@@ -265,8 +266,14 @@ def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32
         return None, Note(name, reason=error.what)
     if any(number_of(extent) == 0 for buffer in buffers for extent in buffer.shape):
         return None, Note(name, reason="a tensor has no elements, so that there is nothing to plan")
+    kept = KeptSchedule.of(function.bare, device, target, top, tf32)
+    if (known := kept.read()) is not None:
+        return known[0], Note(name, **known[1])
     found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
-    return _best(found, name, find_target(target))
+    scheduled, note = _best(found, name, find_target(target))
+    if scheduled is not None and not found.failures:  # a failure is told each time
+        kept.write(scheduled, {"recipe": note.recipe, "predicted_us": note.predicted_us, "plan": note.plan})
+    return scheduled, note
 
 
 @lru_cache(maxsize=1024)

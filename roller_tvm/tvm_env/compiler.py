@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
+from functools import cache
 
 from roller_tvm.errors import ToolchainError
 
@@ -16,6 +18,13 @@ def find_compiler() -> str | None:
     """Return the path of the compiler, or None. $CXX, then $CC, goes before every other name, as for TVM."""
     chosen = _chosen()
     return next(filter(None, map(shutil.which, [os.environ[chosen]] if chosen else NAMES)), None)
+
+
+@cache
+def tell_of_no_compiler() -> None:
+    """Warn, once a process, that kernels stay in memory."""
+    told = "there is no C++ compiler: the model can be run in this process and not saved, and nothing is kept of it"
+    warnings.warn(f"{told}\n  remedy: {system_install('g++')}", RuntimeWarning, stacklevel=3)
 
 
 def require_compiler(where: str) -> None:

@@ -1,6 +1,7 @@
 """A model's kernels: each compiled once, side by side, with and without a C++ compiler."""
 
 import os
+import sqlite3
 import subprocess
 from threading import Lock
 
@@ -12,8 +13,11 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm import disk_cache  # noqa: E402
+from roller_tvm.codegen import kernel_cache  # noqa: E402
 from roller_tvm.errors import ToolchainError  # noqa: E402
-from roller_tvm.relax import build, compiling, kernels, pipeline, prepare  # noqa: E402
+from roller_tvm.models.package import REPORT  # noqa: E402
+from roller_tvm.relax import build, compiling, kernels, layout_cost, pipeline, prepare, schedule  # noqa: E402
 from roller_tvm.relax.package import LoadedModel, save_model, with_signature  # noqa: E402
 
 from .networks import LLVM, classifier, default, run, values  # noqa: E402
@@ -112,3 +116,69 @@ def _constants(func):
         func, lambda node: found.append(node.value.numpy()) if type(node).__name__ == "GenericConst" else None
     )
     return found
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """A cache that is empty; builds after it may use it, in-memory caches aside."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+    schedule._planned.cache_clear()
+    return kernel_cache.cache_in(tmp_path / "roller_tvm")
+
+
+def _again(network=NETWORK, target=LLVM):
+    schedule._planned.cache_clear()
+    return build(network, target)
+
+
+def test_a_second_build_compiles_plans_and_schedules_nothing(monkeypatch, compiled, kept):
+    made = _again()
+    (expected,) = run(made, X)
+    assert compiled and kept.contents().entries > len(compiled)
+    compiled.clear()
+    for module, name in ((schedule, "make_candidates"), (layout_cost.LayoutCosts, "_seconds")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("made again"))
+    executable = _again()
+    assert not compiled
+    np.testing.assert_array_equal(run(executable, X)[0], expected)
+    assert getattr(executable, REPORT) == getattr(made, REPORT)
+
+
+def test_what_decides_a_kernel_is_part_of_its_key(monkeypatch, compiled, kept):
+    _again()
+    compiled.clear()
+    _again(target={**LLVM, "mcpu": "haswell"})
+    assert compiled
+    count = len(compiled)
+    with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}):
+        _again()
+    assert len(compiled) > count
+    count = len(compiled)
+    monkeypatch.setattr(kernel_cache, "code_version", lambda *_: "of another version")
+    _again()
+    assert len(compiled) > count
+
+
+def test_somebodys_passes_see_kernels_that_are_kept(compiled, kept):
+    _again()
+    compiled.clear()
+
+    @tvm.instrument.pass_instrument
+    class Seen:
+        pass
+
+    with tvm.transform.PassContext(instruments=[Seen()]):
+        _again()
+    assert compiled
+
+
+def test_a_damaged_kernel_is_told_and_compiled_again(compiled, kept):
+    (expected,) = run(_again(), X)
+    compiled.clear()
+    with sqlite3.connect(kept.path) as db:
+        db.execute("UPDATE kept SET value = substr(value, 1, length(value) - 1)")
+    with pytest.warns(RuntimeWarning, match="a damaged entry, which is deleted; kernels are made again"):
+        executable = _again()
+    assert compiled
+    np.testing.assert_array_equal(run(executable, X)[0], expected)

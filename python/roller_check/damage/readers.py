@@ -167,17 +167,17 @@ class _Plans:
                 cache = PlanCache(Path(folder))
                 for m in (32, 64):
                     self.best = cache.construct(matmul(m=m, n=64, k=64), load_device("v100"), 1).best
-                self.bytes_ = cache.path.read_bytes()
-                cache._close()
+                self.bytes_ = cache.disk.path.read_bytes()
+                cache.disk.close()
         return self.bytes_
 
     def read(self, path: Path) -> object:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             cache = PlanCache(Path(folder))
-            cache.path.write_bytes(path.read_bytes())
+            cache.disk.path.write_bytes(path.read_bytes())
             found = cache.construct(matmul(m=64, n=64, k=64), load_device("v100"), 1).best
-            cache._close()
+            cache.disk.close()
         if found != self.best:
             raise Wrong("the cache gives another plan")
         return found

@@ -1,0 +1,62 @@
+"""What builds keep for the next build: scheduled functions and the object files of compiled kernels (no TVM).
+
+Beside the plans, in a file of its own of the same kind (`disk_cache.py`). A key is the digest of all that decides the
+value; of this package and of TVM, the code itself is part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from ..disk_cache import DiskCache, code_version, is_off
+from ..folders import cache_folder
+
+#: Size of the file, bytes: some ten thousand kernels.
+LIMIT_BYTES = 256 * 2**20
+
+
+def kernel_cache() -> DiskCache | None:
+    """Return this user's cache, or None if $ROLLER_PLAN_CACHE says "off"."""
+    return None if is_off() else cache_in(cache_folder())
+
+
+@lru_cache(maxsize=8)
+def cache_in(folder: Path) -> DiskCache:
+    """Return the cache in a folder."""
+    path, remade = folder / "kernels.sqlite", "kernels are made again"
+    return DiskCache(path, "functions and kernels", remade, LIMIT_BYTES, lambda: code_version(""))
+
+
+def key_of(kind: str, *words: object) -> str:
+    """Return the key of something made by the TVM at hand.
+
+    Parameters
+    ----------
+    kind : str
+        What is made.
+    *words
+        All that decides it, as text.
+
+    Examples
+    --------
+    >>> key_of("object", "function", "target")  # doctest: +SKIP
+    'a54d88e06612d820bc3be72877c74f25'
+    """
+    digest = hashlib.sha256()
+    for word in (kind, _tvm(), *words):
+        text = str(word).encode()
+        digest.update(f"{len(text)}:".encode() + text)  # no two lists of words read alike
+    return digest.hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _tvm() -> str:
+    """Return the TVM of this process in words: its version, and size and time of its libraries, which may change."""
+    import tvm
+
+    mapped = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    places = sorted(path for path in mapped if "libtvm" in os.path.basename(path))
+    return f"{tvm.__version__} {[(os.path.basename(p), (of := os.stat(p)).st_size, of.st_mtime_ns) for p in places]}"

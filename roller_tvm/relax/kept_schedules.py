@@ -1,0 +1,52 @@
+"""Scheduled functions kept for the next build: planned and applied once a machine (`codegen/kernel_cache.py`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from .. import foreign
+from ..codegen.kernel_cache import kernel_cache, key_of
+from ..device import DeviceSpec
+
+
+@dataclass(frozen=True)
+class KeptSchedule:
+    """The place of one function's schedule.
+
+    Parameters
+    ----------
+    key : str
+        '' if nothing is kept of it.
+
+    Examples
+    --------
+    >>> kept = KeptSchedule.of(func, device, "llvm", 4, False)  # doctest: +SKIP
+    >>> kept.write(scheduled, {"recipe": "cpu.direct"})  # doctest: +SKIP
+    >>> func, words = kept.read()  # doctest: +SKIP
+    """
+
+    key: str = ""
+
+    @classmethod
+    def of(cls, func: Any, device: DeviceSpec, target: str, *options: Any) -> KeptSchedule:
+        """Return the place of a function without a name; a GPU's plans depend on the compiler of its kernels too."""
+        if kernel_cache() is None or device.kind != "cpu":
+            return cls()
+        return cls(key_of("schedule", tvm.ir.save_json(func), device.name, device.digest(), target, *options))
+
+    def read(self) -> tuple[Any, dict[str, Any]] | None:
+        """Return the scheduled function, and the words about it; None if it is not there."""
+        cache = kernel_cache()
+        if cache is None or not self.key or (kept := cache.get(self.key)) is None:
+            return None
+        words, _, func = kept.decode().partition("\n")
+        return tvm.ir.load_json(func), foreign.loads(words)
+
+    def write(self, func: Any, words: dict[str, Any]) -> None:
+        """Keep a scheduled function, and words about it."""
+        if (cache := kernel_cache()) is not None and self.key:
+            cache.put(self.key, f"{json.dumps(words)}\n{tvm.ir.save_json(func)}".encode())
