@@ -5,8 +5,10 @@ Uses nothing of TVM that only one line has.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,9 +136,11 @@ def nests(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, .
 
 
 def statements(statement: Any) -> Iterator[Any]:
-    yield statement
-    for part in children(statement):
-        yield from statements(part)
+    """Yield a statement and all within it, outer ones first."""
+    todo = [statement]
+    while todo:
+        todo.extend(reversed(children(node := todo.pop())))
+        yield node
 
 
 def names_of(body: Any) -> dict[int, Any]:
@@ -151,6 +155,11 @@ def with_body(loop: Any, body: Any, tir: Any, trips: Any = None) -> Any:
 
 
 def children(statement: Any) -> list[Any]:
+    """Return the statements of which a statement is made."""
+    return _known(statement, "children", _children)
+
+
+def _children(statement: Any) -> list[Any]:
     kind = kind_of(statement)
     if kind in ("BufferStore", "Evaluate"):
         return []
@@ -169,11 +178,14 @@ def loads_of(statement: Any) -> Iterator[Any]:
             yield from (part for part in parts_of(value) if is_load(part))
 
 
-def values_of(statement: Any) -> Iterator[Any]:
-    """Yield the values that a statement itself computes, without the indices of its stores."""
-    for name in _COMPUTED.get(kind_of(statement), ("value", "condition")):
-        if (value := getattr(statement, name, None)) is not None:
-            yield value
+def values_of(statement: Any) -> list[Any]:
+    """Return the values that a statement itself computes, without the indices of its stores."""
+    return _known(statement, "values", _values)
+
+
+def _values(statement: Any) -> list[Any]:
+    fields = _COMPUTED.get(kind_of(statement), ("value", "condition"))
+    return [value for name in fields if (value := getattr(statement, name, None)) is not None]
 
 
 def is_load(node: Any) -> bool:
@@ -200,19 +212,70 @@ _FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", 
 
 
 def parts_of(expression: Any) -> Iterator[Any]:
-    """Yield an expression and all its subexpressions."""
-    yield expression
+    """Yield an expression and all its subexpressions, outer ones first."""
+    todo = [expression]
+    while todo:
+        todo.extend(reversed(_known(node := todo.pop(), "parts", _parts)))
+        yield node
+
+
+def _parts(expression: Any) -> list[Any]:
     kind = kind_of(expression)
-    inside: list[Any]
     if is_load(expression):
-        inside = list(expression.indices)
-    elif kind == "Call":
-        inside = list(expression.args)
-    else:
-        inside = [p for name in _MADE_OF.get(kind, _FIELDS) if (p := getattr(expression, name, None)) is not None]
-        inside += list(expression.vectors) if kind == "Shuffle" else []
-    for part in inside:
-        yield from parts_of(part)
+        return list(expression.indices)
+    if kind == "Call":
+        return list(expression.args)
+    found = [p for name in _MADE_OF.get(kind, _FIELDS) if (p := getattr(expression, name, None)) is not None]
+    return found + (list(expression.vectors) if kind == "Shuffle" else [])
+
+
+class _Remembered(threading.local):
+    """Parts of nodes by (address, question), with the nodes, which keep their addresses; None: nothing is remembered."""
+
+    known: dict[tuple[int, str], tuple[Any, list[Any]]] | None = None
+
+
+_remembered = _Remembered()
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Ask TVM for the parts of each node once in this context: nodes do not change, and asking TVM 0.17 is slow.
+
+    Examples
+    --------
+    >>> with remembering():  # doctest: +SKIP
+    ...     loops = [node for node in statements(func.body) if kind_of(node) == "For"]
+    """
+    before = _remembered.known
+    _remembered.known = {} if before is None else before
+    try:
+        yield
+    finally:
+        _remembered.known = before
+
+
+def address_of(node: Any) -> int:
+    """Return a number that no other node has as long as this one is held."""
+    kind = type(node)
+    if (ctypes_handle := _BY_CTYPES.get(kind)) is None:
+        ctypes_handle = _BY_CTYPES[kind] = hasattr(kind, "handle")
+    return int(node.handle.value) if ctypes_handle else hash(node)
+
+
+#: Whether nodes of a class are held by ctypes, as TVM 0.17's are: their hash is a call of TVM.
+_BY_CTYPES: dict[type, bool] = {}
+
+
+def _known(node: Any, question: str, answer: Callable[[Any], list[Any]]) -> list[Any]:
+    """Return the parts of a node, remembered or not."""
+    known = _remembered.known
+    if known is None:
+        return answer(node)
+    key = address_of(node), question
+    if (found := known.get(key)) is None:
+        found = known[key] = node, answer(node)
+    return found[1]
 
 
 def kind_of(node: Any) -> str:

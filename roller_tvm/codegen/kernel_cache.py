@@ -1,4 +1,4 @@
-"""What builds keep for the next build: scheduled functions and the object files of compiled kernels (no TVM).
+"""Scheduled functions and object files of kernels that a build keeps for the next one (no TVM).
 
 Beside the plans, in a file of its own of the same kind (`disk_cache.py`). A key is the digest of all that decides the
 value; of this package and of TVM, the code itself is part of it.
@@ -54,9 +54,10 @@ def key_of(kind: str, *words: object) -> str:
 
 @lru_cache(maxsize=1)
 def _tvm() -> str:
-    """Return the TVM of this process in words: its version, and size and time of its libraries, which may change."""
+    """Return this TVM in words: its version, size and time of its libraries, which may change; and the CPUs."""
     import tvm
 
     mapped = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
-    places = sorted(path for path in mapped if "libtvm" in os.path.basename(path))
-    return f"{tvm.__version__} {[(os.path.basename(p), (of := os.stat(p)).st_size, of.st_mtime_ns) for p in places]}"
+    places = sorted(path for path in mapped if "libtvm" in os.path.basename(path) and os.path.exists(path))
+    files = [(os.path.basename(p), (of := os.stat(p)).st_size, of.st_mtime_ns) for p in places]
+    return f"{tvm.__version__} {files} {os.cpu_count()}"

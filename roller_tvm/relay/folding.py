@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from roller_tvm.tuning.interrupt import deferred_interrupt, stop_if_interrupted
 
 BUILD = "relay.backend.build"
+_FOLDS: ContextVar[bool] = ContextVar("roller_folds_constants", default=False)
+
+
+def folds_constants() -> bool:
+    """Return whether what is compiled here and now computes a constant."""
+    return _FOLDS.get()
 
 
 @contextlib.contextmanager
@@ -44,7 +51,11 @@ def shared_constant_kernels() -> Iterator[dict[str, int]]:
             if tvm.ir.structural_equal(other, mod, True):
                 return library
         counts["compiled"] += 1
-        library = compile_module(mod, target, target_host)
+        folding = _FOLDS.set(True)
+        try:
+            library = compile_module(mod, target, target_host)
+        finally:
+            _FOLDS.reset(folding)
         known.append((mod, library))
         return library
 

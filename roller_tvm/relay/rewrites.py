@@ -16,7 +16,8 @@ from .vector_math import erf_of_vectors, replace_rules
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-_BUILD = "target.build.llvm"
+#: TVM's function from flattened functions to code for LLVM.
+GENERATE = "target.build.llvm"
 #: Names of the rewrites that are on here, separately in each thread.
 _ON: ContextVar[frozenset[str]] = ContextVar("roller_cpu_rewrites", default=frozenset())
 
@@ -140,17 +141,34 @@ def as_tvm() -> CpuRewrites:
     return cpu_code(False, False, False, False, False)
 
 
+def rewrites_on() -> frozenset[str]:
+    """Return the names of the rewrites that are on here and now."""
+    return _ON.get()
+
+
+def code_of(mod: Any, target: Any, names: frozenset[str]) -> Any:
+    """Return TVM's code for LLVM of flattened functions, with rewrites of these names."""
+    import tvm
+
+    if names := names - {VectorMath.name}:  # TVM's rules made that already
+        functions = mod.functions.items()
+        made = {var: rewritten(f, names) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in functions}
+        mod = tvm.IRModule(made, attrs=mod.attrs)
+    return _generator()(mod, target)
+
+
+@cache
+def _generator() -> Any:
+    """Return TVM's own code generator."""
+    import tvm
+
+    return tvm.get_global_func(GENERATE)
+
+
 @cache
 def _stand_before_llvm() -> None:
     """Put the rewrites that are on before TVM's LLVM code generator, once a process."""
     import tvm
 
-    generate = tvm.get_global_func(_BUILD)
-
-    def build(mod: Any, target: Any) -> Any:
-        if not (names := _ON.get() - {VectorMath.name}):  # TVM's rules made that already
-            return generate(mod, target)
-        made = {var: rewritten(f, names) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in mod.functions.items()}
-        return generate(tvm.IRModule(made, attrs=mod.attrs), target)
-
-    tvm.register_func(_BUILD, build, override=True)
+    _generator()
+    tvm.register_func(GENERATE, lambda mod, target: code_of(mod, target, _ON.get()), override=True)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ..dialect import dialect_here
+from ..flat import remembering
 from .prefetch_panels import with_prefetch
 from .stack_tiles import with_stack_tiles
 from .vector_math import with_vector_math
@@ -28,7 +29,8 @@ REWRITES = {
 
 def rewritten(func: Any, names: Collection[str]) -> Any:
     """Return a flattened PrimFunc with the rewrites of these names made."""
-    for name, rewrite in REWRITES.items():
-        if name in names:
-            func = rewrite(func, dialect_here())
+    with remembering():
+        for name, rewrite in REWRITES.items():
+            if name in names:
+                func = rewrite(func, dialect_here())
     return func

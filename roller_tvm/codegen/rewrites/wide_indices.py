@@ -12,7 +12,7 @@ from typing import Any
 
 from ...te.numbering import dtype_of_node
 from ..dialect import Dialect
-from ..flat import kind_of, statements
+from ..flat import address_of, kind_of, statements
 
 _INT32 = re.compile(r"int32(?=$|x)")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max")
@@ -26,8 +26,15 @@ def with_wide_indices(func: Any, dialect: Dialect) -> Any:
     bound = [getattr(node, names[kind_of(node)]) for node in statements(func.body) if kind_of(node) in names]
     wide = {var: tir.Var(var.name, "int64") for var in bound if str(var.dtype) == "int32"}
 
+    known: dict[int, tuple[Any, Any]] = {}  # expressions and what they became; held, so that addresses stay theirs
+
     def widened(e: Any) -> Any:
         """Return an integer expression in 64 bits, widened down to its variables and constants."""
+        if (found := known.get(address_of(e))) is None:
+            found = known[address_of(e)] = e, made_wide(e)
+        return found[1]
+
+    def made_wide(e: Any) -> Any:
         kind, dtype = kind_of(e), dtype_of_node(e)
         if not _INT32.match(dtype):
             return e
