@@ -230,7 +230,7 @@ def _parts(expression: Any) -> list[Any]:
 
 
 class _Remembered(threading.local):
-    """Parts of nodes by (address, question), with the nodes, which keep their addresses; None: nothing is remembered."""
+    """Parts of nodes by (address, question), with the nodes, which keep their addresses; None: none are kept."""
 
     known: dict[tuple[int, str], tuple[Any, list[Any]]] | None = None
 
@@ -240,13 +240,7 @@ _remembered = _Remembered()
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Ask TVM for the parts of each node once in this context: nodes do not change, and asking TVM 0.17 is slow.
-
-    Examples
-    --------
-    >>> with remembering():  # doctest: +SKIP
-    ...     loops = [node for node in statements(func.body) if kind_of(node) == "For"]
-    """
+    """Ask TVM for the parts of each node once in this context: nodes do not change, and asking TVM 0.17 is slow."""
     before = _remembered.known
     _remembered.known = {} if before is None else before
     try:

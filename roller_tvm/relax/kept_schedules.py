@@ -24,9 +24,9 @@ class KeptSchedule:
 
     Examples
     --------
-    >>> kept = KeptSchedule.of(func, device, "llvm", 4, False)  # doctest: +SKIP
-    >>> kept.write(scheduled, {"recipe": "cpu.direct"})  # doctest: +SKIP
-    >>> func, words = kept.read()  # doctest: +SKIP
+    >>> kept = KeptSchedule.of(func, device, "llvm", 4, False)
+    >>> if (known := kept.read()) is not None:
+    ...     scheduled, words = known
     """
 
     key: str = ""

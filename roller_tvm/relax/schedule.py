@@ -62,6 +62,10 @@ class Note:
     reason: str = ""
     plan: str = ""
 
+    def words(self) -> dict[str, Any]:
+        """Return what is told of a schedule of any function."""
+        return {"recipe": self.recipe, "predicted_us": self.predicted_us, "plan": self.plan}
+
     def __str__(self) -> str:
         if not self.recipe:
             return f"{self.name}: left as it was, {self.reason}"
@@ -272,7 +276,7 @@ def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32
     found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
     scheduled, note = _best(found, name, find_target(target))
     if scheduled is not None and not found.failures:  # a failure is told each time
-        kept.write(scheduled, {"recipe": note.recipe, "predicted_us": note.predicted_us, "plan": note.plan})
+        kept.write(scheduled, note.words())
     return scheduled, note
 
 
@@ -280,6 +284,9 @@ def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32
 def _open_planned(function: Function, device: DeviceSpec, target: str, _top: int, tf32: bool) -> tuple[Any, Note]:
     """Return a function of open extents with kernels for all sizes; None and the reason if there are none."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
+    kept = KeptSchedule.of(function.bare, device, target, "open", tf32)
+    if (known := kept.read()) is not None:
+        return known[0], Note(name, **known[1])
     try:
         scheduled, family = next(OpenFunction(function.func, device, name, tf32).schedules())
     except RollerError as error:
@@ -290,7 +297,9 @@ def _open_planned(function: Function, device: DeviceSpec, target: str, _top: int
         return None, Note(name, reason=reason)
     recipes = " + ".join(dict.fromkeys(p.recipe for m in family.members for p in m.ranked.plan.programs))
     plan = "; ".join(str(family).splitlines())
-    return scheduled, Note(name, recipes, family.seconds([TYPICAL] * len(family.axes)) * 1e6, plan=plan)
+    note = Note(name, recipes, family.seconds([TYPICAL] * len(family.axes)) * 1e6, plan=plan)
+    kept.write(scheduled, note.words())
+    return scheduled, note
 
 
 def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:

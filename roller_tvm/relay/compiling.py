@@ -140,8 +140,8 @@ def compiled_apart(progress: Callable[[str], None] | None) -> Iterator[Kernels]:
 
     Examples
     --------
-    >>> with compiled_apart(None) as kernels:  # doctest: +SKIP
-    ...     built = kernels.linked(relay.build(mod, target, params=params))
+    >>> with compiled_apart(None) as kernels:
+    ...     built = kernels.linked(tvm.relay.build(mod, target, params=params))
     """
     kernels = Kernels(progress or (lambda _: None))
     if find_compiler() is None:
