@@ -65,8 +65,9 @@ LINES = {
     "te.copying": "tvm",
 }
 EITHER = {
-    "roller_tvm", "roller_tvm.api", "roller_tvm.codegen.kernel_cache", "roller_tvm.models.importing", "roller_tvm.models.package",
-    "roller_tvm.tuning.timing", "roller_tvm.tuning.supervise", "roller_tvm.tuning.machine", "roller_tvm.tvm_env.pin",
+    "roller_tvm", "roller_tvm.api", "roller_tvm.codegen.kernel_cache", "roller_tvm.models.importing",
+    "roller_tvm.models.package", "roller_tvm.tuning.timing", "roller_tvm.tuning.supervise", "roller_tvm.tuning.machine",
+    "roller_tvm.tvm_env.pin",
 }  # fmt: skip
 
 
