@@ -156,14 +156,14 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
             params = None if fuse_rtasks is True else params
             fusion = fusion_of(mod)
             take.modules.clear()  # those of the operators one by one
-        kernels = None
+        apart = None
         if ours and made.kind.name == "llvm":
             from roller_tvm.relay.compiling import compiled_apart
 
-            kernels = stack.enter_context(compiled_apart(planner.progress if planner is not None else None))
+            apart = stack.enter_context(compiled_apart(planner.progress if planner is not None else None))
         built = relay.build(mod, target=made, params=params)
-    if kernels is not None:
-        built = kernels.linked(built)
+    if apart is not None:
+        built = apart.linked(built)
     if history is not None and log_file is not None:
         _tell(list(history.asked.values()), log_file, made, planner is not None)
     # TVM asks under names without the prefix too, for the layouts of weights.
