@@ -56,10 +56,6 @@ class CpuFacts:
     cpus: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def smt(self) -> bool:
-        """True if some of the logical CPUs are hyper-threads of one core."""
-        return self.logical > self.cores
 
     def cache(self, level: int) -> Cache | None:
         """Return the cache of a level, or None."""

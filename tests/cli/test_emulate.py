@@ -15,7 +15,8 @@ from roller_tvm.tvm_env import line
 
 pytestmark = pytest.mark.te
 pytest.importorskip("onnx")
-from ..relay.onnx_models import convolution, expected  # noqa: E402
+from ..models.imports import expected  # noqa: E402
+from ..relay.onnx_models import convolution  # noqa: E402
 from .command import main  # noqa: E402
 
 SUFFIXES = [".tar", ".so"] if line() == "relay" else [".so"]

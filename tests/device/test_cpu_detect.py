@@ -64,14 +64,14 @@ def test_caches_cores_simd(machine):
         (2, 2 << 20, 12, 1),
         (3, 32 << 20, 12, 4),
     ]
-    assert (facts.logical, facts.cores, facts.smt) == (4, 4, False)
+    assert (facts.logical, facts.cores) == (4, 4)
     assert facts.simd.name == "avx512" and facts.clock_ghz == 2.5 and facts.memory_bytes == 8 << 30
     assert facts.model == "Toy" and facts.notes == ()
 
 
 def test_hyper_threads_are_not_cores_and_come_last(machine):
     facts = machine(cpus=8, smt=2)
-    assert (facts.logical, facts.cores, facts.smt) == (8, 4, True)
+    assert (facts.logical, facts.cores) == (8, 4)
     assert facts.cpus == tuple(range(8))
     assert facts.cache(2).shared_by == 1 and facts.cache(3).shared_by == 4
 

@@ -8,6 +8,7 @@ from roller_tvm.planner.lower import lower
 from roller_tvm.relay.rewrites import as_tvm, cpu_code
 from roller_tvm.roller.features import Features
 from roller_tvm.te import read_te
+from roller_tvm.tuning.numerics import shape_of
 
 from ..plan.devices import device
 from ..plan.examples import over_edges
@@ -18,6 +19,13 @@ def reading_of(tensors, name="op"):
     import tvm
 
     return read_te(tvm.auto_scheduler.ComputeDAG(tensors), name)
+
+
+def poison(tensor):
+    """What an output holds before the run, so that elements which are not written show."""
+    kind = str(tensor.dtype)
+    value = np.nan if kind.startswith("float") else 1 if kind == "bool" else 77
+    return np.full(shape_of(tensor), value, kind)
 
 
 def inputs_of(tensors, seed=0):

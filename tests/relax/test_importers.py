@@ -7,7 +7,8 @@ from roller_tvm.errors import BadInput, UnsupportedOperator
 from roller_tvm.models import parse_shapes
 from roller_tvm.relax.importers import load_model
 
-from ..relay.onnx_models import convolution, expected, normalised, residual
+from ..models.imports import expected
+from ..relay.onnx_models import convolution, normalised, residual
 
 pytestmark = pytest.mark.relax
 PICTURE = np.random.default_rng(3).standard_normal((1, 3, 16, 16), np.float32)

@@ -70,12 +70,6 @@ def residual(path):
     return path
 
 
-def expected(path, inputs):
-    """What onnxruntime computes."""
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(str(path)).run(None, inputs)
-
 
 def three_products(path):
     """Three products of one input, added up."""

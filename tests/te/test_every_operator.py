@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
@@ -18,7 +17,7 @@ from roller_tvm.relay import reference  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 from roller_tvm.tuning import numerics  # noqa: E402
 
-from ..lower.kernels import varied  # noqa: E402
+from ..lower.kernels import poison, varied  # noqa: E402
 from ..plan.devices import device  # noqa: E402
 from ..sampling import in_sample, sampled  # noqa: E402
 from .every_operator import COMPARED, FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
@@ -79,12 +78,6 @@ def run(function, tensors, inputs):
     function(*(tvm.nd.array(next(given)) if p else next(made) for p in placeholder))
     return [o.numpy() for o in outputs]
 
-
-def poison(tensor):
-    """What an output holds before the run, so that elements which are not written show."""
-    kind = str(tensor.dtype)
-    value = np.nan if kind.startswith("float") else 1 if kind == "bool" else 77
-    return np.full(reference.shape_of(tensor), value, kind)
 
 
 @pytest.mark.parametrize(("family", "name"), sampled(CASES, always=SAMPLE))

@@ -3,7 +3,6 @@
 from functools import cache
 from math import prod, sqrt
 
-import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
@@ -20,7 +19,7 @@ from roller_tvm.te import read_te  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 from roller_tvm.tuning import numerics  # noqa: E402
 
-from ..lower.kernels import varied  # noqa: E402
+from ..lower.kernels import poison, varied  # noqa: E402
 from ..plan.devices import device  # noqa: E402
 from ..sampling import in_sample, sampled  # noqa: E402
 from ..te.every_operator import FAMILIES, POSITIVE  # noqa: E402
@@ -84,12 +83,6 @@ def run(function, tensors, inputs):
     function(*(tvm.runtime.tensor(next(given)) if p else next(made) for p in placeholder))
     return [o.numpy() for o in outputs]
 
-
-def poison(tensor):
-    """What an output holds before the run, so that elements which are not written show."""
-    kind = str(tensor.dtype)
-    value = np.nan if kind.startswith("float") else 1 if kind == "bool" else 77
-    return np.full(reference.shape_of(tensor), value, kind)
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)

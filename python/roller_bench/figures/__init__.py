@@ -32,7 +32,6 @@ FIGURES = {
     "fma-share": "fma_share:fma_share",
     "products": "products:products",
     "models": "models:models",
-    "plan-time": "plan_time:plan_time",
     "plan-against": "plan_against:plan_against",
     "build-time": "build_time:build_time",
     "families": "families:families",
