@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.models.sources import quiet
+from roller_tvm.models.sources import depending, quiet
 
 #: Prefix of the weights' names in a program.
 WEIGHT = "roller_weight_"
@@ -149,8 +149,8 @@ class Captured:
         results, kept = self._results(graph, placeholders)
         strides = tuple(fake(node).stride() for node in kept)
         dtypes = [fake(node).dtype for node in kept]
-        depending = _depending([placeholders[n] for n in self.inputs])
-        own = tuple(node in depending for node in kept)
+        reached = depending([placeholders[n] for n in self.inputs])
+        own = tuple(node in reached for node in kept)
         for position, node in enumerate(placeholders):
             if position in self.weights:
                 name = f"{WEIGHT}{position}"
@@ -279,13 +279,3 @@ def _without_items(graph: Any) -> None:
         if node.op == "call_method" and node.target == "item" and fake(node.args[0]).dim() == 0:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-
-
-def _depending(nodes: Sequence[Any]) -> set[Any]:
-    """Return the nodes that depend on some nodes."""
-    found, todo = set(nodes), list(nodes)
-    while todo:
-        fresh = [user for user in todo.pop().users if user not in found]
-        found.update(fresh)
-        todo += fresh
-    return found

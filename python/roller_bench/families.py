@@ -56,7 +56,7 @@ def _tensor(shape: tuple[int, ...], bound: int | None) -> Any:
     if bound is not None:
         return torch.randint(0, bound, shape)
     noise = torch.randn(shape)
-    if len(shape) < 4:
+    if len(shape) < 4 or shape[1] != 3:
         return noise
     spots = torch.nn.functional.interpolate(torch.randn(*shape[:2], 6, 6), size=shape[2:], mode="bilinear")
     return 2 * spots + 0.3 * noise + torch.randn(shape[1])[:, None, None]
@@ -178,6 +178,32 @@ def _nested(model: str, config: str, text: Mapping[str, Any], vision: Mapping[st
     return made
 
 
+def _step(model: str, config: str, **options: Any) -> Callable[[], Any]:
+    """Return the maker of a decoder's step: a token, keys and values of two layers -> scores, keys and values."""
+
+    def made() -> Any:
+        import torch
+
+        inner = _hugging(model, config, **options)()
+        from transformers import DynamicCache
+
+        class Step(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = inner
+
+            def forward(self, input_ids: Any, k0: Any, v0: Any, k1: Any, v1: Any) -> Any:
+                cache = DynamicCache(config=inner.config)
+                for layer, (keys, values) in enumerate(((k0, v0), (k1, v1))):
+                    cache.update(keys, values, layer)
+                result = inner(input_ids=input_ids, past_key_values=cache, use_cache=True)
+                return result.logits, [(layer.keys, layer.values) for layer in cache.layers]
+
+        return Step()
+
+    return made
+
+
 VOCABULARY, TOKENS = 1000, 64
 _WIDE = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024,
          "vocab_size": VOCABULARY}  # fmt: skip
@@ -185,6 +211,13 @@ _DECODER = {**_WIDE, "num_key_value_heads": 2, "use_cache": False, "max_position
 _IDS: Mapping[str, tuple[tuple[int, ...], int | None]] = {"input_ids": ((1, TOKENS), VOCABULARY)}
 _BOTH = {**_IDS, "decoder_input_ids": ((1, 16), VOCABULARY)}
 _IMAGE: Mapping[str, tuple[tuple[int, ...], int | None]] = {"pixel_values": ((1, 3, PIXELS, PIXELS), None)}
+
+
+def _past(heads: int) -> Mapping[str, tuple[tuple[int, ...], int | None]]:
+    """Return the inputs of a decoder's step."""
+    return {"input_ids": ((1, 1), VOCABULARY)} | {n: ((1, heads, TOKENS, 64), None) for n in ("k0", "v0", "k1", "v1")}
+
+
 _SMALL = "2 layers, 256 wide"
 TORCHVISION, TIMM, TRANSFORMERS = "torchvision", "timm", "transformers"
 
@@ -230,6 +263,10 @@ FAMILIES: tuple[Family, ...] = (
            pos_att_type=["p2c", "c2p"], **_WIDE), _IDS, _SMALL),
     Family("GPT-2", TRANSFORMERS, _hugging("GPT2LMHeadModel", "GPT2Config", n_embd=256, n_layer=2, n_head=4,
            vocab_size=VOCABULARY, use_cache=False), _IDS, _SMALL),
+    Family("GPT-2, a step", TRANSFORMERS, _step("GPT2LMHeadModel", "GPT2Config", n_embd=256, n_layer=2, n_head=4,
+           vocab_size=VOCABULARY), _past(4), f"{_SMALL}, {TOKENS} cached tokens"),
+    Family("Llama, a step", TRANSFORMERS, _step("LlamaForCausalLM", "LlamaConfig", **{**_DECODER, "use_cache": True}),
+           _past(2), f"{_SMALL}, {TOKENS} cached tokens"),
     Family("BLOOM", TRANSFORMERS, _hugging("BloomForCausalLM", "BloomConfig", hidden_size=256, n_layer=2, n_head=4,
            vocab_size=VOCABULARY, use_cache=False), _IDS, _SMALL),
     Family("Llama", TRANSFORMERS, _hugging("LlamaForCausalLM", "LlamaConfig", **_DECODER), _IDS, _SMALL),

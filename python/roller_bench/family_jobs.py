@@ -79,11 +79,23 @@ def _built(
             "notes": list(model.notes)}  # fmt: skip
 
 
-def timed(name: str, runtime: str, folder: str, threads: int, seconds: float) -> dict[str, Any]:
-    """Time a family in one runtime: medians of wall and CPU time of a run, and whether other work was going on."""
+def timed(name: str, runtimes: Sequence[str], folder: str, threads: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """Time a family in runtimes of one kind, one after the other; return runtime -> outcome.
+
+    Medians of wall and CPU time of a run, and whether other work was going on.
+    """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))
-    place = Path(folder, stem(name))
-    run = _opened(name, runtime, place, threads)
+    place, found = Path(folder, stem(name)), {}
+    for runtime in runtimes:
+        try:
+            found[runtime] = {"status": "ok", "reason": "", **_timed(_opened(name, runtime, place, threads), seconds)}
+        except Exception as error:  # of a peer: the others are timed
+            traceback.print_exc()
+            found[runtime] = {"status": "failed", "reason": f"{type(error).__name__}: {last_line(error)}"}
+    return found
+
+
+def _timed(run: Callable[[], object], seconds: float) -> dict[str, Any]:
     for _ in range(WARM_UP):
         run()
     others = busy()

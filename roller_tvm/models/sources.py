@@ -172,6 +172,16 @@ def importing_torch(
         raise UnsupportedOperator(what, where, remedy) from error
 
 
+def depending(nodes: Sequence[Any]) -> set[Any]:
+    """Return the nodes of a graph of torch.fx that depend on some, and these."""
+    found, todo = set(nodes), list(nodes)
+    while todo:
+        fresh = [user for user in todo.pop().users if user not in found]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the importers: they warn of things that are no fault of the model, and their errors say the rest."""

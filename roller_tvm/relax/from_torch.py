@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..models.sources import importing_torch
+from ..models.sources import depending, importing_torch
 from .torch_rewrites import rewritten
+
+#: Normalises by the statistics of its batch while it trains, its sixth argument, and updates those of all batches.
+TRAINED = "aten._native_batch_norm_legit_functional.default"
 
 
 def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
@@ -30,16 +33,31 @@ def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     importing = partial(importing_torch, where, f"TVM {tvm.__version__}", AssertionError, names)
     with importing():
         program, needed = rewritten(program)
-    changed, kept = signature_changes(program)
-    if changed:
-        raise UnsupportedOperator(f"changes its input {changed[0]} in place", where, "return it as a new tensor")
+    inputs, buffers = changes(program)
+    if inputs:
+        raise UnsupportedOperator(f"changes its input {inputs[0]} in place", where, "return it as a new tensor")
+    if read := [name for name, later in buffers.items() if later]:
+        what = f"changes its buffer {read[0]} in place, on which its next answer depends"
+        remedy = "make it an input and a result, or use torch.compile(module, backend='roller'), which copies it back"
+        raise UnsupportedOperator(what, where, remedy)
     with importing():
         mod = from_exported_program(program, keep_params_as_input=False, run_ep_decomposition=False)
     notes = [f"rewritten for TVM's importer: {name} ({count})" for name, count in sorted(needed.items())]
-    return mod, (*notes, *(f"its buffer {name} stays as it is, where torch changes it" for name in kept))
+    return mod, (*notes, *(f"its buffer {name} stays as it is, where torch changes it" for name in buffers))
 
 
-def signature_changes(program: Any) -> tuple[list[str], list[str]]:
-    """Return the names of the inputs and of the buffers that a decomposed program changes in place."""
+def changes(program: Any) -> tuple[list[str], dict[str, bool]]:
+    """Return the inputs that a decomposed program changes in place, and its changed buffers: name -> is it read.
+
+    A buffer is read if a result depends on it; statistics that a BatchNorm keeps for later are not.
+    """
     signature = program.graph_signature
-    return list(signature.user_inputs_to_mutate.values()), list(signature.buffers_to_mutate.values())
+    results = {spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"}
+    nodes = {node.name: node for node in program.graph.nodes}
+    buffers = {}
+    for spec in signature.input_specs:
+        if spec.kind.name == "BUFFER" and spec.target in signature.buffers_to_mutate.values():
+            node = nodes[spec.arg.name]
+            read = not all(str(user.target) == TRAINED and user.args[5] for user in node.users)
+            buffers[spec.target] = read and not results.isdisjoint(n.name for n in depending([node]))
+    return list(signature.user_inputs_to_mutate.values()), buffers

@@ -92,6 +92,16 @@ def test_random_numbers_are_not_folded():
         roller_tvm.compile(program)
 
 
+class Counts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        self.seen.add_(x)
+        return self.seen * 2
+
+
 def test_changes_in_place():
     def changes(x):
         x.add_(1)
@@ -100,6 +110,8 @@ def test_changes_in_place():
     program = torch.export.export(module_of(changes), (torch.zeros(3),))
     with pytest.raises(UnsupportedOperator, match="changes its input x in place|changes its input args_0 in place"):
         roller_tvm.compile(program)
+    with pytest.raises(UnsupportedOperator, match="changes its buffer seen in place, on which its next answer depends"):
+        roller_tvm.compile(Counts(), example_inputs=(torch.zeros(3),))
     norm = torch.nn.BatchNorm1d(3).train()
     program = torch.export.export(norm, (torch.rand(4, 3),))
     told = IMPORTER.import_model(program)[1].notes

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.families import FAMILIES, Family, find
-from roller_bench.family_jobs import EAGER, INDUCTOR, ONNXRUNTIME, PATHS
+from roller_bench.family_jobs import EAGER, EXPORT, INDUCTOR, ONNX, ONNXRUNTIME, PATHS
 from roller_bench.figures import add_out, append_lines, names, read_lines, tell
 from roller_bench.jobs import run_job
 from roller_bench.machine import cpu_id
 from roller_tvm.stats import geomean
 
-RUNTIMES = (*PATHS, EAGER, INDUCTOR, ONNXRUNTIME)
+#: Runtimes that are timed, those of one process together.
+PROCESSES = (PATHS, (ONNXRUNTIME,), (EAGER, INDUCTOR))
+RUNTIMES = tuple(runtime for group in PROCESSES for runtime in group)
 LEFT = 1
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
@@ -24,7 +26,7 @@ def families(parser: argparse.ArgumentParser) -> None:
     """Build families of torch models through torch.export and ONNX, compare with torch, time beside three runtimes.
 
         .venv/torch/bin/python -m roller_bench families                      # build and compare what is left
-        .venv/torch/bin/python -m roller_bench families --time 2             # then time, a runtime a process
+        .venv/torch/bin/python -m roller_bench families --time 2             # then time
         .venv/torch/bin/python -m roller_bench families --families ResNet,Llama --again
 
     Relax line; needs `pip install torchvision timm transformers onnxscript` beside requirements/torch.txt. Models are
@@ -37,6 +39,7 @@ def families(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/families"), help="built models; default %(default)s")
     parser.add_argument("--results", type=Path, help="results; default results.jsonl in the folder")
     parser.add_argument("--time", type=float, metavar="S", help="time for S seconds each what is built and right")
+    parser.add_argument("--runtimes", type=names, default=list(RUNTIMES), help=f"default {','.join(RUNTIMES)}")
     parser.add_argument("--threads", type=int, default=1, help="threads of the timed runs; default 1")
     parser.add_argument("--limit", type=float, default=600, help="seconds of a job; default 600")
     parser.add_argument("--memory", type=int, default=12, help="GiB of a job; default 12")
@@ -61,11 +64,12 @@ def _run(args: argparse.Namespace) -> int:
         if args.table or time.monotonic() - begun > args.seconds:
             return None
         for family in chosen:
-            jobs = args.paths if args.time is None else [timing(runtime, args.threads) for runtime in RUNTIMES]
-            keys = [(family.name, job) for job in jobs]
-            todo = [key for key in keys if key not in fresh and (args.again or key not in known)]
-            if todo := [key for key in todo if args.time is None or built(known, *key)]:
-                return family, [job for _, job in (todo if args.time is None else todo[:1])]
+            for group in [args.paths] if args.time is None else PROCESSES:
+                jobs = group if args.time is None else [timing(r, args.threads) for r in group if r in args.runtimes]
+                keys = [(family.name, job) for job in jobs]
+                todo = [key for key in keys if key not in fresh and (args.again or key not in known)]
+                if todo := [key for key in todo if args.time is None or built(known, *key)]:
+                    return family, [job for _, job in todo]
         return None
 
     def done() -> Iterator[dict[str, Any]]:
@@ -88,33 +92,29 @@ def timing(runtime: str, threads: int) -> str:
 
 
 def built(known: Rows, family: str, job: str) -> bool:
-    """Return True if what a timing needs is there: the model that was built through a path, the ONNX file."""
+    """Return True if what a timing needs is there: the model built through a path, the ONNX file, or either."""
     runtime = job.split()[1]
-    path = "onnx" if runtime == ONNXRUNTIME else runtime
-    return path not in PATHS or known.get((family, path), {}).get("status") == "ok"
+    needed = {ONNXRUNTIME: (ONNX,), EXPORT: (EXPORT,), ONNX: (ONNX,)}.get(runtime, PATHS)
+    return any(known.get((family, path), {}).get("status") == "ok" for path in needed)
 
 
 def _results(family: Family, jobs: list[str], args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """Run the jobs of a family in a process of its own; yield a row each."""
     log, edge = folder / "log", "roller_bench.family_jobs"
     asked = {"name": family.name, "folder": str(folder)}
-    if args.time is not None:
-        (name,) = jobs
-        asked |= {"runtime": name.split()[1], "threads": args.threads, "seconds": args.time}
-        done = run_job(edge, "timed", asked, args.limit, args.threads, log)
-        yield {"family": family.name, "job": name, "status": done.status, "reason": done.reason, **(done.value or {})}
-        return
+    asked |= {"memory_gib": args.memory} if args.time is None else {"threads": args.threads, "seconds": args.time}
+    function, keyword = ("check", "paths") if args.time is None else ("timed", "runtimes")
     groups = [jobs]
     while groups:
-        paths = groups.pop(0)
-        more = {"paths": paths, "memory_gib": args.memory}
-        done = run_job(edge, "check", asked | more, args.limit * len(paths), args.threads, log)
-        if done.status != "ok" and len(paths) > 1:  # which of them it was
-            groups += [[path] for path in paths]
+        own = groups.pop(0)
+        names = own if args.time is None else [job.split()[1] for job in own]
+        done = run_job(edge, function, {**asked, keyword: names}, args.limit * len(own), args.threads, log)
+        if done.status != "ok" and len(own) > 1:  # which of them it was
+            groups += [[job] for job in own]
             continue
-        for path in paths:
-            told = done.value[path] if done.status == "ok" else {"status": done.status, "reason": done.reason}
-            yield {"family": family.name, "job": path, **told}
+        for job, name in zip(own, names, strict=True):
+            told = done.value[name] if done.status == "ok" else {"status": done.status, "reason": done.reason}
+            yield {"family": family.name, "job": job, **told}
 
 
 def words(row: Mapping[str, Any]) -> str:
