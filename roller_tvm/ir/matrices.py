@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from .expression import TensorExpression
 from .stage import Access, Axis, Stage
 
 
@@ -132,9 +131,3 @@ def run_along(stage: Stage, access: Access, shape: tuple[int, ...], group: tuple
             return run * gcd(axis.extent, full)
         run *= axis.extent
     return run
-
-
-def dtypes(expression: TensorExpression, roles: MatrixRoles, stage: Stage) -> tuple[str, str, str]:
-    """Return the element types of the left operand, the right operand and the sums."""
-    tensors = expression.tensors
-    return tensors[roles.left.tensor].dtype, tensors[roles.right.tensor].dtype, stage.dtype

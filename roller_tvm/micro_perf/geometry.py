@@ -300,12 +300,6 @@ class Geometry:
         """Return the bytes of all operands' boxes for one tile."""
         return sum(op.elements(tile) * op.element_bytes for op in self.operands)
 
-    @cached_property
-    def innermost(self) -> frozenset[int]:
-        """Axes that move along the last dimension of the output or of an operand: neighbours in memory."""
-        last = {a for op in self.operands if op.dims for a, _ in op.dims[-1]}
-        return frozenset(last | ({self.spatial[-1]} if self.spatial else set()))
-
     def is_contraction(self) -> bool:
         """Return whether two operands are each reused along an axis of their own, as in a matrix product."""
         lacking = [

@@ -103,11 +103,6 @@ class RKernel:
             raise ValueError(f"rKernel '{self.name}': its time must be 0 or more (got {self.seconds!r})")
 
     @property
-    def tasks(self) -> int:
-        """Number of rTasks of all phases."""
-        return sum(p.tasks for p in self.phases)
-
-    @property
     def width(self) -> int:
         """Most rTasks that may run at a time."""
         return max(p.tasks for p in self.phases)
@@ -205,12 +200,6 @@ class ROperator:
             if not found or kernel.work < found[-1].work:
                 found.append(kernel)
         return tuple(found)
-
-    def kernel(self, name: str) -> RKernel:
-        for kernel in self.kernels:
-            if kernel.name == name:
-                return kernel
-        raise KeyError(f"operator '{self.name}' has no rKernel '{name}' (has {[k.name for k in self.kernels]})")
 
 
 @dataclass(frozen=True)

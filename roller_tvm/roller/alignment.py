@@ -6,7 +6,7 @@ Each rule is a function that returns None if the tile is aligned, else a ``Rejec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import ceil
@@ -153,8 +153,3 @@ def summarise(rejections: Iterable[Rejection]) -> str:
         example = next(r for r in rejections if r.rule == rule)
         lines.append(f"{n:5d} {rule}: e.g. {example}")
     return "\n".join(lines)
-
-
-def first(rejections: Sequence[Rejection | None]) -> Rejection | None:
-    """Return the first rule that was broken, None if none was."""
-    return next((r for r in rejections if r is not None), None)
