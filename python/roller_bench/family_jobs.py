@@ -1,4 +1,4 @@
-"""What is done with one family of models in a process of its own: built through one path and compared, or timed."""
+"""One family of models in a process of its own: built through one path and compared, or timed."""
 
 from __future__ import annotations
 
