@@ -22,6 +22,7 @@ from roller_tvm.tvm_env import use_threads
 from roller_tvm.tvm_env.locate import usable_line
 
 if TYPE_CHECKING:
+    from roller_tvm.exploring import Serving
     from roller_tvm.models.package import LoadedModel
 
 #: Runs in `Model.profile`.
@@ -53,6 +54,7 @@ class Model:
     def __init__(self, loaded: LoadedModel, name: str, threads: int | None, session: Session | None = None) -> None:
         self._loaded, self._name, self._session = loaded, name, session
         self._report = loaded.report
+        self._serving: Serving | None = None
         self.threads = use_threads(threads, session.threads if session is not None else None)
 
     @property
@@ -102,6 +104,11 @@ class Model:
         """
         arrays = checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
+        if self._serving is not None:
+            outputs = self._serving.run(arrays, on_device)
+            if self._serving.done:
+                self._end_serving()
+            return outputs
         return self._loaded.run(arrays, on_device)
 
     def times(self, inputs: Mapping[str, Any], number: int = 10, repeat: int = RUNS) -> list[float]:
@@ -182,9 +189,77 @@ class Model:
             remedy = "compile the model again: roller_tvm.compile(...).tune()"
             raise UsageError("a loaded model cannot be tuned", self._name, remedy)
         result = self._session.tune(trials, records, progress=progress, seconds=seconds)
-        self._loaded = self._session.load()
-        self._report = self._loaded.report
+        self._take(self._session.load())
         return result
+
+    def explore(
+        self, inputs: Mapping[str, Any] | None = None, *, budget: float | None = None, runs: int | None = None,
+        online: bool = False, top: int | None = None, records: str | os.PathLike[str] | None = None,
+        progress: Callable[[Any], None] | None = None,
+    ) -> Any:  # fmt: skip
+        """Try the best plans of all operators at once, in runs of the model itself; go on with the winners.
+
+        All plans are in one library. A run picks one for each operator and times it where it is used. Each plan's
+        result was compared with a reference before.
+
+        Parameters
+        ----------
+        inputs : mapping of name to array, optional
+            By default seeded values.
+        budget, runs : float, int, optional
+            Stop after so many seconds of running, or so many runs; by default when nothing is left to try.
+        online : bool
+            Explore in the runs that follow, which answer as always: at their median at most about 1.2 times as slow.
+            In the end, the model is built without the variants in the background.
+        top : int, optional
+            Plans of each operator; by default 5.
+        records : path, optional
+            As of `tune`, with the state of the exploration beside it: another exploration goes on from there.
+        progress : function, optional
+            Called now and then with the exploration; its `result` is the state.
+
+        Returns
+        -------
+        explore.report.ExploreResult or Serving
+            The result prints as a table. With `online` its `result` is that, and its `stop` ends it.
+
+        Raises
+        ------
+        UsageError
+            The model was loaded from a file, or the line cannot explore.
+        """
+        if self._session is None:
+            raise UsageError("a loaded model cannot be explored", self._name, "compile the model again")
+        if budget is not None and budget <= 0:
+            raise UsageError(must_be("budget", "seconds above 0", budget), "explore", "leave it out")
+        for name, value in (("runs", runs), ("top", top)):
+            if value is not None:
+                _check_count(name, value, "explore")
+        _check_path("records", records, "explore")
+        from roller_tvm.exploring import TOP, ModelExploration, Serving
+
+        arrays = None if inputs is None else checked(inputs, self.inputs, self._name)
+        use_threads(self.threads)
+        place = self._session.place_for(records)
+        made = ModelExploration(self._session, place, arrays, TOP if top is None else top, online)
+        if online:
+            self._serving = Serving(made)
+            return self._serving
+        try:
+            made.explore(budget, runs, progress)
+        finally:  # after Ctrl-C, too: what is decided is recorded
+            result = made.finish()
+        self._take(made.start)
+        return result
+
+    def _take(self, loaded: LoadedModel) -> None:
+        self._loaded, self._report = loaded, loaded.report
+
+    def _end_serving(self) -> None:
+        """Go on with the model that an exploration has ended with."""
+        if self._serving is not None:
+            self._take(self._serving.exploration.start)
+            self._serving = None
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in self.inputs.items())

@@ -98,10 +98,7 @@ class Session:
 
     def tune(self, trials: int, place: Any = None, tasks: Any = "all", **options: Any) -> Any:
         """Tune into records, by default a temporary place, and build with them from now on; return a `TuneResult`."""
-        place = place or self.records
-        if place is None:
-            self._folder = self._folder or work_folder()
-            place = Path(self._folder.name, self.line.place)
+        place = self.place_for(place)
         result = self.line.tune(self.job, place, trials, tasks, **options)
         self.records, self.schedules, self._built = place, "roller", None
         return result
@@ -123,6 +120,18 @@ class Session:
             raise NotPlanned(left, self.name, remedy)
         if left:
             warnings.warn(left, UnplannedWarning, stacklevel=4)
+
+    def forget(self) -> None:
+        """Build anew the next time, with the records as they are then."""
+        self._built = None
+
+    def place_for(self, place: Any = None) -> Path:
+        """Return where records go: the given place, those that the model was built with, or a temporary one."""
+        place = place or self.records
+        if place is None:
+            self._folder = self._folder or work_folder()
+            place = Path(self._folder.name, self.line.place)
+        return Path(place)
 
     def fused(self) -> Any:
         """Return the report of ``fuse_rtasks``."""

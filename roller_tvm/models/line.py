@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..device import DeviceSpec
+from ..errors import UsageError
 from ..tvm_env import Line
 
 if TYPE_CHECKING:  # imported when used: running a built model needs neither planner nor importer
@@ -190,6 +191,27 @@ class ModelLine(ABC):
     @abstractmethod
     def build(self, job: Job, records: Any, schedules: str, threads: int | None, progress: Any) -> Any:
         """Return the built model, TVM's own object."""
+
+    def operator_of(self, kernel: str) -> str:
+        """Return the operator that a built model's kernel was made of."""
+        return kernel
+
+    def explorable(
+        self, job: Job, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
+        memory_bytes: int, tell: Callable[[str], None],
+    ) -> Any:  # fmt: skip
+        """Return a model in one library with the `top` best plans of each operator, each checked: an `Explorable`.
+
+        Parameters
+        ----------
+        share : function of the name of an operator
+            Its share of the time of a run; those below `least` keep the plan that they have.
+        folder : Path
+            For the library, as long as it is explored.
+        memory_bytes : int
+            Most bytes of weights in further layouts.
+        """
+        raise UsageError("exploring is not on this line", "explore", "take the Relax line, or tune")
 
     @abstractmethod
     def fused(self, job: Job, built: Any) -> Any:

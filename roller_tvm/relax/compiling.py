@@ -91,11 +91,11 @@ class _Kernels:
             return
         if find_compiler() is None:
             tell_of_no_compiler()
-            self.loaded = _side_by_side(partial(_in_memory, attrs, target), list(functions.items()), told)
+            self.loaded = side_by_side(partial(_in_memory, attrs, target), list(functions.items()), told)
             self.exported = self.loaded
             return
         with work_folder() as folder:
-            objects = _side_by_side(partial(_object, attrs, target), list(functions.items()), told)
+            objects = side_by_side(partial(object_of, attrs, target), list(functions.items()), told)
             paths = [str(Path(folder, f"{number}.o")) for number in range(len(objects))]
             for path, content in zip(paths, objects, strict=True):
                 Path(path).write_bytes(content)
@@ -116,7 +116,7 @@ def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     return kernel
 
 
-def _object(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
+def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
     """Return the object file of a kernel, from the cache if it is there."""
     cache, key = kernel_cache(), ""
     if cache is not None and (settings := _settings()) is not None:
@@ -141,7 +141,7 @@ def _settings() -> str | None:
     return str((context.opt_level, config, *lists))
 
 
-def _side_by_side(
+def side_by_side(
     made: Callable[..., Any], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
 ) -> list[Any]:
     """Make something of kernels on all cores, in the PassContext of this thread; return the results in order."""

@@ -7,6 +7,7 @@ and works on its part of it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from ..tir.nodes import key
 from ..tuning.model_report import IN_PLACE
 from .dataflow import static_tensor, used_variables
 
+#: Attribute of a kernel that is given whole tensors: position -> their shape, and where its own begins, as JSON.
+PLACES = "roller_tvm.places"
 _ALLOCATES = "relax.builtin.alloc_tensor"
 
 
@@ -231,7 +234,8 @@ def _given_the_whole(builder: Any, binding: Any, number: int, flow: _Flow, made:
     variant = str(call.op.name_hint), tuple(places.items())
     if variant not in made:
         name = f"{call.op.name_hint}{IN_PLACE}"
-        func = placed(flow.mod[call.op], places)
+        told = json.dumps({position: [place.shape, place.start] for position, place in places.items()})
+        func = placed(flow.mod[call.op], places).with_attr(PLACES, told)
         made[variant] = builder.add_func(func.without_attr("global_symbol"), name)
     value = builder.normalize(relax.Call(made[variant], arguments, call.attrs, call.ty_args))
     return relax.VarBinding(binding.var, value)

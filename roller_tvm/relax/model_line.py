@@ -109,6 +109,16 @@ class RelaxModels(ModelLine):
             threads=threads, progress=progress,
         )  # fmt: skip
 
+    def operator_of(self, kernel: str) -> str:
+        from .exploring import operator_of
+
+        return operator_of(kernel)
+
+    def explorable(self, job: Job, *args: Any) -> Any:
+        from .exploring import explorable
+
+        return explorable(self.prepared(job), *args)
+
     def fused(self, job: Job, built: Any) -> Any:
         return job.fuse.report
 

@@ -99,7 +99,8 @@ class LoadedModel(package.LoadedModel):
         self.inputs, self.checks = told_inputs(self.machine)
         self._tensor, self._from_dlpack = tvm.runtime.tensor, tvm.runtime.from_dlpack
 
-    def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
+    def arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Return inputs as the virtual machine takes them."""
         return [self._argument(inputs[name]) for name in self.inputs]
 
     def _argument(self, value: Any) -> Any:
@@ -111,20 +112,24 @@ class LoadedModel(package.LoadedModel):
 
     def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
         try:
-            made = self.machine["main"](*self._arguments(inputs))
+            made = self.machine["main"](*self.arguments(inputs))
         except Exception as error:  # the virtual machine's own for a shape that does not fit
             if told := failing(self.checks, inputs, self.inputs):
                 raise BadInput(told, "model", "give inputs of sizes within these bounds") from error
             raise
         self.device.sync()
+        return self.outputs(made, on_device)
+
+    def outputs(self, made: Any, on_device: bool = False) -> list[Any]:
+        """Return a result of the virtual machine as `run` does."""
         return list(tensors_of(made) if on_device else arrays_of(made))
 
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
         clock = self.machine.time_evaluator("main", self.device, number=number, repeat=repeat)
-        return [float(t) for t in clock(*self._arguments(inputs)).results]
+        return [float(t) for t in clock(*self.arguments(inputs)).results]
 
     def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
-        arguments, watch = self._arguments(inputs), Watch(self.device)
+        arguments, watch = self.arguments(inputs), Watch(self.device)
         machine = self._new_machine()
         machine["main"](*arguments)
         machine.set_instrument(watch)

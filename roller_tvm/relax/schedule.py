@@ -178,7 +178,7 @@ class ScheduleWithRoller:
             if scheduled is None:
                 note = replace(note, predicted_us=_plain_seconds(func, device) * 1e6)
             else:
-                result[var] = _named(scheduled, func)
+                result[var] = named_as(scheduled, func)
             report.notes.append(replace(note, name=name))
         report.calls = _calls(mod)
         changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
@@ -236,7 +236,7 @@ def _bare(func: Any) -> Any:
     return func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
 
 
-def _named(scheduled: Any, func: Any) -> Any:
+def named_as(scheduled: Any, func: Any) -> Any:
     """`scheduled` with the attributes of `func`."""
     result = scheduled
     for name, _ in (result.attrs or {}).items():
@@ -293,7 +293,7 @@ def _open_planned(function: Function, device: DeviceSpec, target: str, _top: int
         return None, Note(name, reason=error.what)
     except Exception as error:  # a bug of a recipe or of this; TVM's own schedule is used
         return None, Note(name, reason=internal_error(error, "open extents", name))
-    if reason := _refused(scheduled, find_target(target)):
+    if reason := refused(scheduled, find_target(target)):
         return None, Note(name, reason=reason)
     recipes = " + ".join(dict.fromkeys(p.recipe for m in family.members for p in m.ranked.plan.programs))
     plan = "; ".join(str(family).splitlines())
@@ -304,7 +304,7 @@ def _open_planned(function: Function, device: DeviceSpec, target: str, _top: int
 
 def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
     for candidate, schedule in found.schedules():
-        if reason := _refused(schedule.mod["main"], target):
+        if reason := refused(schedule.mod["main"], target):
             found.failures.append(reason)
             continue
         plan = candidate.ranked.plan
@@ -313,7 +313,7 @@ def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
     return None, Note(name, reason=found.why_none())
 
 
-def _refused(func: Any, target: Any) -> str:
+def refused(func: Any, target: Any) -> str:
     """Why TVM cannot build a kernel, or ''; asked where it is known to happen.
 
     Its legalization of bfloat16 on CPUs takes some vectorised stores for values of another type. Its simplifier makes

@@ -165,7 +165,7 @@ def _run(opened: Opened, built: Built, packed: bool, best: float, options: dict[
     inputs = opened.inputs
     if packed:  # values matter to no time
         inputs = numerics.make_inputs([t for n, t in enumerate(built.tensors) if n not in built.outputs])
-    values = in_order(inputs, [_poison(built.tensors[n]) for n in built.outputs], built.outputs)
+    values = in_order(inputs, [poison(built.tensors[n]) for n in built.outputs], built.outputs)
     arguments = [opened.memory.of(n, value, make) for n, value in enumerate(values)]
     function = built.module[built.name]
     start = time.perf_counter()
@@ -194,7 +194,7 @@ def _difference(opened: Opened, results: Sequence[Any]) -> str:
     return next(filter(None, told), "")
 
 
-def _poison(tensor: Any) -> np.ndarray:
+def poison(tensor: Any) -> np.ndarray:
     """Return the initial value of an output, NaN or 77: elements that a kernel does not write become visible."""
     shape, dtype = numerics.shape_of(tensor), str(tensor.dtype)
     return np.full(shape, math.nan if dtype.startswith(("float", "bfloat")) else 77).astype(dtype)

@@ -1,0 +1,127 @@
+"""The table by which a built model picks a kernel at each call: C text for its library, and the table's owner in Python.
+
+Each call of a kernel in the model is a site, a function of its own in the library. It looks up which variant to run,
+hands on the arguments that this one takes, and adds up nanoseconds: two readings of the clock and a copied argument
+list, some 50 ns a call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Begins the names of sites.
+SITE = "roller_tvm_site_"
+
+_HEAD = """#include <stdint.h>
+#include <time.h>
+#ifdef __cplusplus
+#define C extern "C"
+#else
+#define C extern
+#endif
+typedef struct { int32_t type; uint32_t zero; int64_t value; } Any;
+typedef int (*Kernel)(void*, const Any*, int32_t, Any*);
+typedef struct { Kernel kernel; const int16_t* places; int32_t count; } Variant;
+"""
+
+_RUN = """
+static inline int64_t now() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+static int run(int site, const Any* given, Any* result) {
+  const Variant* variant = sites[site] + roller_tvm_chosen[site];
+  Any own[MOST];
+  for (int32_t n = 0; n < variant->count; ++n) own[n] = given[variant->places[n]];
+  int64_t start = now();
+  int code = variant->kernel(0, own, variant->count, result);
+  roller_tvm_ns[site] += now() - start;
+  roller_tvm_calls[site] += 1;
+  return code;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel, and which of the site's arguments it takes."""
+
+    kernel: str
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A call of a kernel: what may run there, the start first.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the function that the model calls.
+    options : tuple of str
+        A label for each variant.
+    """
+
+    operator: str
+    options: tuple[str, ...]
+    variants: tuple[Variant, ...]
+
+
+def source(sites: Sequence[Site]) -> str:
+    """Return the text in C of the sites, by TVM FFI's calling convention.
+
+    Examples
+    --------
+    >>> text = source([Site("dense", ("a", "b"), (Variant("k0", (0, 1, 3)), Variant("k1", (0, 2, 3))))])
+    >>> "int __tvm_ffi_roller_tvm_site_0(" in text and "{__tvm_ffi_k1, places_0_1, 3}" in text
+    True
+    """
+    kernels = dict.fromkeys(v.kernel for site in sites for v in site.variants)
+    lines = [_HEAD, *(f"C int __tvm_ffi_{k}(void*, const Any*, int32_t, Any*);" for k in kernels)]
+    for at, site in enumerate(sites):
+        for n, variant in enumerate(site.variants):
+            lines.append(f"static const int16_t places_{at}_{n}[] = {{{', '.join(map(str, variant.places))}}};")
+        own = ", ".join(f"{{__tvm_ffi_{v.kernel}, places_{at}_{n}, {len(v.places)}}}"
+                        for n, v in enumerate(site.variants))  # fmt: skip
+        lines.append(f"static const Variant variants_{at}[] = {{{own}}};")
+    lines.append(f"static const Variant* const sites[] = {{{', '.join(f'variants_{n}' for n in range(len(sites)))}}};")
+    lines.append(f"#define MOST {max(len(v.places) for site in sites for v in site.variants)}")
+    for kind, name in (("int32_t", "chosen"), ("int64_t", "ns"), ("int64_t", "calls")):
+        lines += [f"C {kind} roller_tvm_{name}[{len(sites)}];", f"{kind} roller_tvm_{name}[{len(sites)}];"]
+    lines.append(_RUN)
+    for n in range(len(sites)):
+        head = f"int __tvm_ffi_{SITE}{n}(void* self, const Any* given, int32_t count, Any* result)"
+        lines += [f"C {head};", f"{head} {{ return run({n}, given, result); }}"]
+    return "\n".join(lines) + "\n"
+
+
+class Table:
+    """The table of a loaded library.
+
+    Parameters
+    ----------
+    library : path
+        The file that the model's kernels were loaded from; it may be gone afterwards.
+    count : int
+        Number of sites.
+    """
+
+    def __init__(self, library: Path, count: int) -> None:
+        self._library = ctypes.CDLL(str(library))
+        self._chosen = (ctypes.c_int32 * count).in_dll(self._library, "roller_tvm_chosen")
+        self._ns = (ctypes.c_int64 * count).in_dll(self._library, "roller_tvm_ns")
+        self._calls = (ctypes.c_int64 * count).in_dll(self._library, "roller_tvm_calls")
+
+    def choose(self, variants: Sequence[int]) -> None:
+        """Set the variant of each site, from the next call on; forget the times."""
+        self._chosen[:] = list(variants)
+        ctypes.memset(self._ns, 0, ctypes.sizeof(self._ns))
+        ctypes.memset(self._calls, 0, ctypes.sizeof(self._calls))
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each site since `choose`, all its calls together; nan if it was not called."""
+        return [ns * 1e-9 if calls else float("nan") for ns, calls in zip(self._ns, self._calls, strict=True)]

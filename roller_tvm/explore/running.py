@@ -1,0 +1,186 @@
+"""An exploration of a model that runs: the table set before each run, the times read behind it, the state kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ..errors import RecordError
+from ..folders import beside
+from .dispatch import Site, Table
+from .explorer import Explorer, Proposal
+from .rule import Rule
+from .tree import Choice, Configuration, Epoch, Phase, UpdateTree
+
+#: Name of the choice between the plans of an operator.
+PLAN = "plan"
+#: While it serves: runs before anything is tried, and how much longer a run may be expected to take than those.
+FIRST_RUNS, ALLOWED = 5, 0.15
+#: Seconds between two writings of the state.
+KEEP_S = 5.0
+
+
+def tree_of(sites: Sequence[Site], classes: Mapping[str, str]) -> UpdateTree:
+    """Return the update tree of sites: operators that are equal make an epoch, with the plans that all of them have.
+
+    Parameters
+    ----------
+    classes : mapping of operator to the key of its equivalence class
+
+    Examples
+    --------
+    >>> from roller_tvm.explore.dispatch import Variant
+    >>> site = Site("conv", ("a", "b"), (Variant("k0", (0,)), Variant("k1", (0,))))
+    >>> [epoch.members for epoch in tree_of([site, site], {"conv": "c1"}).epochs]
+    [('0 conv', '1 conv')]
+    """
+    found: dict[str, list[int]] = {}
+    for at, site in enumerate(sites):
+        found.setdefault(classes.get(site.operator, site.operator), []).append(at)
+    epochs = []
+    for name, own in found.items():
+        shared = [o for o in sites[own[0]].options if all(o in sites[at].options for at in own)]
+        choice = Choice(PLAN, tuple(shared))
+        epochs.append(Epoch(name, (Phase((choice,)),), tuple(f"{at} {sites[at].operator}" for at in own)))
+    return UpdateTree(tuple(epochs))
+
+
+class Exploration:
+    """A model whose runs explore.
+
+    Parameters
+    ----------
+    sites : sequence of Site
+    classes : mapping of operator to the key of its equivalence class
+    table : Table
+    call : function
+        Runs the model on its arguments.
+    failed : mapping of (class, option) to reason
+        Options that must not run.
+    state : path, optional
+        A file with the state of an earlier exploration, that is kept up to date.
+    careful : bool
+        Runs are somebody's requests: their median stays within `ALLOWED` of what it was, or little above.
+
+    Attributes
+    ----------
+    explorer : Explorer
+    wall_s : list of float
+        Seconds of each run.
+    """
+
+    def __init__(
+        self, sites: Sequence[Site], classes: Mapping[str, str], table: Table, call: Callable[..., Any],
+        failed: Mapping[tuple[str, str], str] | None = None, state: Path | None = None, careful: bool = False,
+        rule: Rule | None = None, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.sites, self.table, self.call, self.state, self.careful = list(sites), table, call, state, careful
+        tree, bad = tree_of(sites, classes), dict(failed or {})
+        out: dict[str, list[Configuration]] = {}
+        for (name, option) in bad:
+            out.setdefault(name, []).append(((PLAN, option),))
+        self.explorer = Explorer(tree, rule, out, _read(state), seed)
+        self.explorer.dropped.update({(name, ((PLAN, option),)): why for (name, option), why in bad.items()})
+        self.wall_s: list[float] = []
+        self._at = {name: [int(m.split(" ")[0]) for m in members] for name, members in
+                    ((epoch.name, epoch.members) for epoch in tree.epochs)}  # fmt: skip
+        self._lock, self._kept, self._changed = threading.Lock(), time.monotonic(), False
+        self.settle()
+
+    @property
+    def done(self) -> bool:
+        return self.explorer.done
+
+    def settle(self) -> None:
+        """Have the model run with the best plans known."""
+        self._choose({epoch.name: [self.explorer.best(epoch.name)] * len(epoch.members)
+                      for epoch in self.explorer.tree.epochs})  # fmt: skip
+
+    def run(self, *arguments: Any) -> Any:
+        """Run the model once, and learn from it unless all is known."""
+        with self._lock:
+            if self.done:
+                return self._timed(*arguments)
+            proposal = self._proposal()
+            self._choose(proposal.chosen)
+            result = self._timed(*arguments)
+            seconds = self.table.seconds()
+            times = {name: [seconds[at] for at in own] for name, own in self._at.items()}
+            self.explorer.learn(proposal, {n: own for n, own in times.items() if not any(t != t for t in own)})
+            self._changed = True
+            if self.done:
+                self.settle()
+            if self.done or time.monotonic() - self._kept > KEEP_S:
+                self.keep()
+            return result
+
+    def _proposal(self) -> Proposal:
+        if not self.careful:
+            return self.explorer.propose()
+        if len(self.wall_s) < FIRST_RUNS:  # what it takes without exploring
+            proposal = self.explorer.propose(0.0)
+            best = {e.name: [self.explorer.best(e.name)] * len(e.members) for e in self.explorer.tree.epochs}
+            same = {(name, at) for name, at in proposal.trials if proposal.chosen[name][at] == best[name][at]}
+            return Proposal(best, same)
+        return self.explorer.propose(ALLOWED * median(self.wall_s[:FIRST_RUNS]))
+
+    def _timed(self, *arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = self.call(*arguments)
+        self.wall_s.append(time.perf_counter() - start)
+        return result
+
+    def _choose(self, chosen: Mapping[str, Sequence[Configuration]]) -> None:
+        variants = [0] * len(self.sites)
+        for name, configurations in chosen.items():
+            for at, configuration in zip(self._at[name], configurations, strict=True):
+                variants[at] = self.sites[at].options.index(dict(configuration)[PLAN])
+        self.table.choose(variants)
+
+    def explore(
+        self, arguments: Sequence[Any], budget_s: float | None = None, runs: int | None = None,
+        progress: Callable[[Exploration], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Run until all is known, the time is over, or so many runs are done; Ctrl-C keeps what was learnt."""
+        end = None if budget_s is None else time.monotonic() + budget_s
+        last = None if runs is None else self.explorer.runs + runs
+        told = 0.0
+        try:
+            while not self.done:
+                if (end is not None and time.monotonic() >= end) or (last is not None and self.explorer.runs >= last):
+                    break
+                self.run(*arguments)
+                if progress is not None and (self.done or time.monotonic() - told > 0.5):
+                    told = time.monotonic()
+                    progress(self)
+        finally:
+            self.settle()
+            self.keep()
+
+    def keep(self) -> None:
+        """Write the state, whole or not at all."""
+        self._kept = time.monotonic()
+        if self.state is None or not self._changed:
+            return
+        self._changed = False
+        with beside(self.state) as made:
+            made.write_text(json.dumps(self.explorer.to_json()), encoding="utf-8")
+
+
+def _read(path: Path | None) -> Any:
+    """Return the state in a file, or None if there is none."""
+    if path is None:
+        return None
+    with suppress(FileNotFoundError):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise RecordError("is no state of an exploration", os.fspath(path), "delete it: it begins anew") from error
+    return None

@@ -1,0 +1,198 @@
+"""A model's exploration from beginning to end, over the protocol of a TVM line: the work of ``Model.explore``."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import UsageError
+from .explore.report import ExploreResult
+from .explore.running import Exploration
+from .folders import work_folder
+from .models.arguments import Signature
+from .tuning.numerics import make_inputs
+
+if TYPE_CHECKING:
+    from .session import Session
+
+#: Plans of each operator in the library.
+TOP = 5
+#: Least share of a run for which an operator's further plans are built: it could not gain what is worth having.
+LEAST = 0.01
+#: Most bytes of weights in further layouts.
+MEMORY = 1 << 30
+#: Name of the state's file beside the records.
+STATE = "roller_tvm_explore.json"
+
+Progress = Callable[[str], None]
+
+
+class ModelExploration:
+    """The exploration of a session's model.
+
+    Parameters
+    ----------
+    session : Session
+    place : path
+        For the records and the state.
+    inputs : mapping of name to array, optional
+        By default seeded values.
+    careful : bool
+        See ``explore.running.Exploration``.
+    """
+
+    def __init__(
+        self, session: Session, place: Path, inputs: Mapping[str, Any] | None, top: int = TOP, careful: bool = False,
+        memory_bytes: int = MEMORY,
+    ) -> None:  # fmt: skip
+        self.session, self.place, self.seconds = session, place, dict[str, float]()
+        self._folder: tempfile.TemporaryDirectory[str] | None = work_folder()
+        self._clock, self._step = time.perf_counter(), "build"
+        self.inputs = inputs if inputs is not None else seeded(session.inputs)
+        loaded = session.load()
+        self.start = loaded
+        self._next("profile")
+        times = loaded.kernel_times(self.inputs, 3)
+        whole = sum(t.seconds for t in times) or 1.0
+        shares: dict[str, float] = {}
+        for row in times:
+            name = session.line.operator_of(row.name)
+            shares[name] = shares.get(name, 0.0) + row.seconds / whole
+        self._made = session.line.explorable(
+            session.job, session.records, top, lambda name: shares.get(name, 0.0), LEAST, Path(self._folder.name),
+            session.threads or 1, memory_bytes, self._next,
+        )  # fmt: skip
+        place.mkdir(parents=True, exist_ok=True)
+        made = self._made
+        self._next("explore")
+        self.running = Exploration(made.sites, made.classes, made.table, made.call, made.failed, place / STATE, careful)
+        self.notes: list[str] = []
+
+    def _next(self, step: str) -> None:
+        """Add the time of the step under way, and begin another."""
+        now = time.perf_counter()
+        self.seconds[self._step] = self.seconds.get(self._step, 0.0) + now - self._clock
+        self._clock, self._step = now, step
+
+    @property
+    def loaded(self) -> Any:
+        """The model with variants."""
+        return self._made.loaded
+
+    def arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Return inputs as the model takes them."""
+        found: list[Any] = self.loaded.arguments(inputs)
+        return found
+
+    def explore(
+        self, budget_s: float | None, runs: int | None, progress: Callable[[ModelExploration], None] | None
+    ) -> None:
+        """Run on the inputs until all is known, or as long as is given."""
+        told = None if progress is None else lambda _: progress(self)
+        self.running.explore(self.arguments(self.inputs), budget_s, runs, told)
+
+    def finish(self) -> ExploreResult:
+        """Record the winners, build the model with them and without variants; return the result."""
+        self._next("record")
+        written, notes = self._made.write(self.running.explorer, self.place, self.seconds.get("explore", 0.0))
+        self.notes += notes
+        if written:
+            self.session.records, self.session.schedules = self.place, "roller"
+            self.session.forget()
+        self._next("link")
+        self.start = self.session.load()
+        self._next("done")
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+        return self.result()
+
+    def result(self) -> ExploreResult:
+        """Return what is known now."""
+        explorer, made = self.running.explorer, self._made
+        failed = {f"{made.names.get(key, key)}, plan {label}": why for (key, label), why in made.failed.items()}
+        return ExploreResult(
+            tuple(explorer.rows()), made.names, tuple(explorer.history), tuple(self.running.wall_s), explorer.runs,
+            explorer.done, {k: v for k, v in self.seconds.items() if k != "done"}, failed, tuple(self.notes),
+            str(self.place),
+        )  # fmt: skip
+
+
+class Serving:
+    """Requests that explore: each gets its answer by checked kernels; the end is a model without variants.
+
+    Parameters
+    ----------
+    exploration : ModelExploration
+    """
+
+    def __init__(self, exploration: ModelExploration) -> None:
+        self.exploration = exploration
+        self._thread: threading.Thread | None = None
+        self._result: ExploreResult | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """True once the model runs without variants."""
+        return self._result is not None
+
+    def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
+        """Answer a request."""
+        whole = self.exploration
+        if self.done:
+            return list(whole.start.run(inputs, on_device))
+        result = whole.running.run(*whole.arguments(inputs))
+        if whole.running.done and self._thread is None:
+            self._thread = threading.Thread(target=self._finish, daemon=True)
+            self._thread.start()
+        return list(whole.loaded.outputs(result, on_device))
+
+    def _finish(self) -> None:
+        try:
+            self._result = self.exploration.finish()
+        except BaseException as error:  # requests go on with the variants that have won
+            self.error = error
+
+    def result(self, wait: bool = False) -> ExploreResult:
+        """Return what is known; with `wait`, once the model without variants is there."""
+        if wait and self._thread is not None:
+            self._thread.join()
+        if self.error is not None:
+            raise self.error
+        return self._result or self.exploration.result()
+
+    def stop(self) -> ExploreResult:
+        """End the exploration as it stands, with a model without variants."""
+        self.exploration.running.settle()
+        self.exploration.running.keep()
+        if self._thread is None:
+            self._result = self.exploration.finish()
+        return self.result(wait=True)
+
+
+def seeded(inputs: Signature) -> dict[str, np.ndarray]:
+    """Return seeded values for a model's inputs.
+
+    Raises
+    ------
+    UsageError
+        An extent is open.
+
+    Examples
+    --------
+    >>> seeded({"x": ((1, 2), "float32")})["x"].shape
+    (1, 2)
+    """
+    for name, (shape, _) in inputs.items():
+        if not all(isinstance(extent, int) for extent in shape):
+            raise UsageError(f"the shape of '{name}' is open: {list(shape)}", "explore", "give inputs to explore with")
+    tensors: Sequence[Any] = [SimpleNamespace(shape=shape, dtype=dtype) for shape, dtype in inputs.values()]
+    return dict(zip(inputs, make_inputs(tensors), strict=True))
