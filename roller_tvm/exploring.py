@@ -82,6 +82,12 @@ class ModelExploration:
         self._clock, self._step = now, step
 
     @property
+    def names(self) -> Mapping[str, str]:
+        """Key of a class -> name of its first operator."""
+        found: Mapping[str, str] = self._made.names
+        return found
+
+    @property
     def loaded(self) -> Any:
         """The model with variants."""
         return self._made.loaded

@@ -23,6 +23,7 @@ from roller_tvm.version import __version__
 # imported only when its verb is used, and a verb whose module does not exist is not offered.
 VERBS = {
     "tune": "plan and tune a model, write records",
+    "explore": "try the best plans of all operators in runs of the model itself, write records",
     "compile": "build a model with the records of a tuning",
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",

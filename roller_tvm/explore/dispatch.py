@@ -1,4 +1,4 @@
-"""The table by which a built model picks a kernel at each call: C text for its library, and the table's owner in Python.
+"""The table by which a built model picks a kernel at each call: C text for its library, and its owner in Python.
 
 Each call of a kernel in the model is a site, a function of its own in the library. It looks up which variant to run,
 hands on the arguments that this one takes, and adds up nanoseconds: two readings of the clock and a copied argument

@@ -1,4 +1,4 @@
-"""What an exploration found: the live table, the result, the picture of its convergence."""
+"""The live table of an exploration, its result, and the picture of its convergence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def live_table(rows: Sequence[Row], names: Mapping[str, str], most: int = 30) ->
     >>> print(live_table([row], {"k1": "conv2d"}))
      share    start     best   gain  tried  left  operator
      75.0%      3.0      2.0  1.50x    3/4  done  conv2d
-              3.0      2.0  1.50x  us in all operators
+                3.0      2.0  1.50x  us in all operators
     """
     lines = [f"{'share':>6}  {'start':>7}  {'best':>7}  {'gain':>5}  {'tried':>5}  {'left':>4}  operator"]
     for row in rows[:most]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from tvm import relax
 
-from ..errors import ToolchainError
+from ..errors import MeasureError, ToolchainError
 from ..explore.dispatch import Site
 from ..explore.explorer import Explorer
 from ..explore.running import PLAN
@@ -23,13 +23,14 @@ from ..tuning.results import TunedTask
 from ..tuning.session import Outcome
 from ..tuning.supervise import Pool
 from ..tvm_env.compiler import find_compiler, system_install
+from .connected import ConnectTiles
 from .constants import array_of
 from .database import Store
 from .line import LINE, RelaxRecords
-from .modules import is_prim_func
+from .modules import is_prim_func, with_functions
 from .package import LoadedModel
 from .record_files import opened
-from .schedule import refused
+from .schedule import SCHEDULED, refused
 from .tasks import Task, extract_tasks, hash_of, without_names
 from .variants import Linked, Plans, with_variants
 
@@ -111,7 +112,10 @@ def _outcomes(explorer: Explorer, name: str, known: Class) -> list[Outcome]:
     for label in known.plans:
         taken = explorer.index.typical(name, ((PLAN, label),))
         why = explorer.dropped.get((name, ((PLAN, label),)), "")
-        found.append(Outcome("ok", taken, (taken,), checked=True) if taken == taken else Outcome("wrong answer", text=why))
+        if taken == taken:
+            found.append(Outcome("ok", taken, (taken,), checked=True))
+        elif why:
+            found.append(Outcome("wrong answer", text=why))
     return found
 
 
@@ -124,23 +128,25 @@ def explorable(
         remedy = system_install("g++")
         raise ToolchainError("a library with variants cannot be linked: there is no C++ compiler", "explore", remedy)
     mod, target, device = job.model.mod, job.aim.target, job.aim.device
-    database = opened(Path(records)) if records is not None else None
     with Pool(threads, threads, MODULE) as pool:
         pool.start()  # they import TVM meanwhile
         tell("plan")
         tasks = {task.key: task for task in extract_tasks(mod)}
         functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
-        keys = {name: hash_of(without_names(func)) for name, func in functions.items()}
+        keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
         shares: dict[str, float] = {}
         for name, key in keys.items():
             shares[key] = shares.get(key, 0.0) + share(name)
+        begun = _begun(mod, target, device, records)
+        recorded = {name for name, func in begun.items() if name in keys and SCHEDULED in (func.attrs or {})}
         known = {
-            key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, database) for key in
-            dict.fromkeys(keys.values()) if key in tasks
+            key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, recorded & own) for key in
+            dict.fromkeys(keys.values()) if (own := {n for n, k in keys.items() if k == key})
         }  # fmt: skip
-        plans = {name: Plans(_scheduled(known[key])) for name, key in keys.items() if key in known}
+        plans = {name: Plans(_scheduled(known[key])) for name, key in keys.items() if name in begun}
         tell("compile")
-        linked = with_variants(mod, plans, target, device, database, folder, memory_bytes)
+        start = with_functions(begun.module, {})
+        linked = with_variants(start, plans, target, device, folder, memory_bytes)
         failed = {(keys[name], label): why for (name, label), why in linked.failed.items()}
         tell("check")
         failed.update(_checked(pool, mod, linked, known, keys, target, folder))
@@ -163,11 +169,28 @@ def operator_of(kernel: str) -> str:
     return kernel
 
 
-def _planned(task: Task, device: Any, target: Any, top: int, database: Any) -> Class:
+class _Begun(dict[str, Any]):
+    """The functions by name of a module that records and connected tiles have scheduled as far as they go."""
+
+    module: Any
+
+
+def _begun(mod: Any, target: Any, device: Any, records: Any) -> _Begun:
+    if records is not None:
+        with target, opened(Path(records)):
+            mod = relax.transform.MetaScheduleApplyDatabase()(mod)
+    with target:
+        mod = ConnectTiles(target, device)(mod)
+    begun = _Begun((str(v.name_hint), f) for v, f in mod.functions_items() if is_prim_func(f))
+    begun.module = mod
+    return begun
+
+
+def _planned(task: Task, device: Any, target: Any, top: int, recorded: Any) -> Class:
     """Return a task's plans, the first being what a build without exploring takes."""
     found = LINE.candidates(task, device, max(top, 4))
     made = Class(task, found)
-    if database is not None and _has_record(database, task, target):
+    if recorded:
         made.plans[RECORD] = None
     for candidate, schedule in found.schedules():
         if len(made.plans) >= max(1, top):
@@ -182,11 +205,6 @@ def _planned(task: Task, device: Any, target: Any, top: int, database: Any) -> C
     return made
 
 
-def _has_record(database: Any, task: Task, target: Any) -> bool:
-    return any(database.has_workload(mod) and database.query_tuning_record(mod, target, "main") is not None
-               for mod in task.workloads)  # fmt: skip
-
-
 def _scheduled(known: Class) -> dict[str, Any]:
     return {label: None if one is None else one[1].mod["main"] for label, one in known.plans.items()}
 
@@ -197,18 +215,21 @@ def _checked(
 ) -> dict[tuple[str, str], str]:  # fmt: skip
     """Return the options whose results are not right, of those that are to be explored."""
     weights = _weights(mod)
-    first: dict[str, int] = {}
+    first: dict[str, tuple[int, int]] = {}
+    calls: Counter[str] = Counter()
     for at, site in enumerate(linked.sites):
+        number = calls[site.operator]
+        calls[site.operator] += 1
         if len(site.options) > 1:
             # Of those that work on parts of other tensors and those that do not, one each.
             placed = any(a.places for a in linked.arguments[at].values())
-            first.setdefault(f"{site.operator} {placed}", at)
+            first.setdefault(f"{site.operator} {placed}", (at, number))
     tasks, where = [], []
-    for at in first.values():
+    for at, number in first.values():
         site = linked.sites[at]
         key = keys[site.operator]
         work = LINE.work(known[key].task, target)
-        values = {n: _saved(folder, v, f"{at}_{n}") for n, v in weights.get(site.operator, {}).items()}
+        values = {n: _saved(folder, v, f"{at}_{n}") for n, v in weights[site.operator][number].items()}
         kernels = []
         for label, variant in zip(site.options, site.variants, strict=True):
             own = linked.arguments[at][label]
@@ -219,6 +240,9 @@ def _checked(
     failed = {}
     for (key, options), found in zip(where, check_all(pool, str(linked.library), tasks), strict=True):
         failed.update({(key, label): why for label, why in zip(options, found, strict=True) if why})
+        if all(found):
+            what = f"no plan computes what it should, the one in use neither: {found[0]}"
+            raise MeasureError(what, known[key].task.name, "do not use the model; report it, please")
     return failed
 
 
@@ -228,9 +252,9 @@ def _saved(folder: Path, values: np.ndarray, name: str) -> str:
     return str(path)
 
 
-def _weights(mod: Any) -> dict[str, dict[int, np.ndarray]]:
-    """Return the constants by position that each function is called with first."""
-    found: dict[str, dict[int, np.ndarray]] = {}
+def _weights(mod: Any) -> dict[str, list[dict[int, np.ndarray]]]:
+    """Return the constants by position of each call of each function, in order."""
+    found: dict[str, list[dict[int, np.ndarray]]] = {}
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             call = getattr(binding, "value", None)
@@ -239,7 +263,7 @@ def _weights(mod: Any) -> dict[str, dict[int, np.ndarray]]:
             given = call.args[1]
             fields = given.fields if isinstance(given, relax.Tuple) else [given]
             values = {n: v for n, a in enumerate(fields) if (v := array_of(a)) is not None}
-            found.setdefault(str(call.args[0].name_hint), values)
+            found.setdefault(str(call.args[0].name_hint), []).append(values)
     return found
 
 

@@ -8,7 +8,7 @@ first module becomes the call of a site (`explore.dispatch`), which is also give
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ ORIGIN = "roller_tvm.origin"
 
 @dataclass
 class Plans:
-    """The plans of a function: scheduled functions by label, the start first; None where records schedule it."""
+    """The plans of a function: scheduled functions by label, the start first; None leaves it as it is."""
 
     by_label: dict[str, Any]
 
@@ -77,15 +77,13 @@ class Arguments:
 
 
 def with_variants(
-    mod: Any, plans: Mapping[str, Plans], target: Any, device: Any, records: Any, folder: Path, memory_bytes: int
+    mod: Any, plans: Mapping[str, Plans], target: Any, device: Any, folder: Path, memory_bytes: int
 ) -> Linked:
     """Build a prepared module with all plans of its functions.
 
     Parameters
     ----------
     plans : mapping of function's name to Plans
-    records : database or path, optional
-        For functions whose start they have.
     folder : Path
         Where the library is put.
     memory_bytes : int
@@ -95,7 +93,7 @@ def with_variants(
         mod, {v: f.with_attr(ORIGIN, str(v.name_hint)) for v, f in mod.functions_items() if is_prim_func(f)}
     )
     count = max((len(own.by_label) for own in plans.values()), default=1)
-    lowered = [_lowered(mod, plans, n, target, device, records) for n in range(count)]
+    lowered = [_lowered(mod, plans, n, target, device) for n in range(count)]
     calls = [_kernel_calls(one) for one in lowered]
     made = _Sites(plans, lowered, calls, memory_bytes)
     paths = _compiled(made.kernels, lowered[0].attrs, target, folder)
@@ -115,7 +113,7 @@ def with_variants(
     return Linked(Compiled(run, run), library, made.sites, table, made.failed, made.arguments)
 
 
-def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, device: Any, records: Any) -> Any:
+def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, device: Any) -> Any:
     """Return the module lowered with the `number`-th plan of each function, or its first where there is none."""
     chosen = {}
     for var, func in mod.functions_items():
@@ -125,7 +123,7 @@ def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, dev
             scheduled = functions[number] if number < len(functions) else functions[0]
             if scheduled is not None:
                 chosen[var] = named_as(scheduled, func)
-    scheduled, _ = schedule(with_functions(mod, chosen), target, records, device)
+    scheduled, _ = schedule(with_functions(mod, chosen), target, None, device)
     with target:
         return lower(target)(scheduled)
 
@@ -287,6 +285,3 @@ def _compiled(
 
     return dict(zip(kernels, side_by_side(made, list(kernels.items())), strict=True))
 
-
-#: Receives what a step is about to do.
-Told = Callable[[str], None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,6 @@ def check_linked(library: str, task: LinkedTask) -> list[str]:
 
 def load_as(path: str, tensor: Any) -> np.ndarray:
     """Return the values of a file as a tensor has them."""
-    from pathlib import Path
-
     return load(Path(path), str(tensor.dtype))
 
 
