@@ -22,7 +22,7 @@ from tvm.support import cc
 from ..errors import MeasureError
 from ..explore.dispatch import SITE, Site, Table, Variant, source
 from ..tuning.supervise import last_line
-from .compiling import Compiled, side_by_side, write_object
+from .compiling import Compiled, object_of, side_by_side
 from .concat_in_place import PLACES
 from .constants import array_of
 from .modules import is_prim_func, with_functions
@@ -275,13 +275,18 @@ def _compiled(
 ) -> dict[str, tuple[str | None, str]]:
     """Return the object file of each kernel, or None and the reason."""
 
-    def made(name: str, func: Any) -> tuple[str | None, str]:
-        path = str(folder / f"{name}.o")
+    def made(var: Any, func: Any) -> tuple[str | None, str]:
+        path = str(folder / f"{var.name_hint}.o")
         try:
-            write_object(tvm.ir.GlobalVar(name), func.with_attr("global_symbol", name), attrs, target, path)
+            write_object(var, func, attrs, target, path)
         except Exception as error:  # whatever TVM's passes raise of one plan
             return None, last_line(error)
         return path, ""
 
-    return dict(zip(kernels, side_by_side(made, list(kernels.items())), strict=True))
+    named = [(tvm.ir.GlobalVar(name), func.with_attr("global_symbol", name)) for name, func in kernels.items()]
+    return dict(zip(kernels, side_by_side(made, named, lambda step: None), strict=True))
 
+
+def write_object(var: Any, func: Any, attrs: Any, target: Any, path: str) -> None:
+    """Compile one kernel into an object file."""
+    Path(path).write_bytes(object_of(attrs, target, var, func))

@@ -98,9 +98,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.nightly] if "hang" in name else []) for name in HOSTILE]
-)
+LONG = [pytest.mark.slow, pytest.mark.nightly]
+
+
+@pytest.mark.parametrize("fault", [pytest.param(n, marks=LONG if "hang" in n else []) for n in HOSTILE])
 def test_a_variant_that_fails_never_serves(compiled, tmp_path, monkeypatch, fault):
     original, replaced = variants.write_object, []
 
