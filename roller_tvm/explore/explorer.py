@@ -180,10 +180,11 @@ class Explorer:
                     chosen[name][at] = wanted
                     trials.add((name, at))
         if not trials and active and self.runs % SELDOM == 0:  # nothing fits: one of them, now and then
-            wanted = self._next(active[0])
-            at = min(range(len(wanted)), key=lambda at: self._known(active[0], wanted[at], at))
-            chosen[active[0].epoch.name][at] = wanted[at]
-            trials.add((active[0].epoch.name, at))
+            state = active[0]
+            turn = self._next(state)
+            at = min(range(len(turn)), key=lambda at: self._known(state, turn[at], at))
+            chosen[state.epoch.name][at] = turn[at]
+            trials.add((state.epoch.name, at))
         return Proposal(chosen, trials)
 
     def learn(self, proposal: Proposal, seconds: Mapping[str, Sequence[float]]) -> None:
