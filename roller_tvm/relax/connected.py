@@ -116,8 +116,10 @@ class ConnectTiles:
         for bound in block.bounds:
             call, calls = bound.call, list[Call]()
             while call is not None and call.name not in taken and not call.effect and len(calls) < CALLS:
+                if len(call.writes) > 1:
+                    break
                 calls.append(call)
-                if len(call.writes) > 1 or call.writes[0] in block.kept or len(readers.get(call.writes[0], ())) != 1:
+                if call.writes[0] in block.kept or len(readers.get(call.writes[0], ())) != 1:
                     break
                 call = readers[call.writes[0]][0]
             for length in range(len(calls), 1, -1):  # the longest first: each that is connected saves its passing

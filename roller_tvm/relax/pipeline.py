@@ -39,6 +39,7 @@ from .folding import FoldScales
 from .importers import bound
 from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
+from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
 from .record_files import opened
@@ -93,6 +94,7 @@ def prepare(
             raise BadInput("it was prepared before its buckets were known", "module", "give 'buckets' to prepare")
         return mod
     _require_relax(mod)
+    cpu = [PlanLayout(target, device, winograd=winograd), CutLongSums(target, device)]
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
         NormsInTraining(),
@@ -100,7 +102,7 @@ def prepare(
         SumsAsAdditions(),
         FoldScales(),
         passes.CanonicalizeBindings(),
-        *([PlanLayout(target, device, winograd=winograd)] if target.kind.name == "llvm" else []),
+        *(cpu if target.kind.name == "llvm" else []),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),

@@ -94,6 +94,18 @@ def test_what_is_read_twice_is_stored():
     assert name == "connected_matmul_softmax"  # the product with the values is apart
 
 
+def test_a_call_of_several_results_ends_a_chain(monkeypatch):
+    monkeypatch.setattr(connected, "BETWEEN", 0.0)
+    monkeypatch.setattr(connected, "GAIN", 0.0)
+
+    def body(builder, x, y):
+        parts = builder.emit(OP.split(builder.emit(OP.matmul(x, y)), 2, axis=1))
+        left, right = (builder.emit(relax.TupleGetItem(parts, n)) for n in range(2))
+        return builder.emit(OP.matmul(left, builder.emit(OP.matmul(right, y))))
+
+    assert not any("split" in name for name in connected_of(module(body, (4, 128, 64), (4, 64, 64))))
+
+
 def test_layers_share_a_kernel():
     def body(builder, q, k, v):
         for _ in range(2):
