@@ -130,6 +130,8 @@ class ConnectTiles:
 
     def _chain(self, calls: Sequence[Call]) -> Chain | None:
         """Return calls as a chain if that is predicted to pay."""
+        if any(len(call.writes) != 1 for call in calls):  # a split, whose parts others read
+            return None
         passed = [call.writes[0] for call in calls[:-1]]
         if any(call.reads.count(t) != 1 for call, t in zip(calls[1:], passed, strict=True)):
             return None

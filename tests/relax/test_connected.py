@@ -160,3 +160,11 @@ def test_passing_costs_what_the_memory_that_holds_it_takes():
     assert passing_seconds(l2 / 2, CPU) == 0
     assert passing_seconds(1e12, CPU) == pytest.approx(3e12 * CPU.units / far / 1e9)
     assert 0 < passing_seconds(2.0 * l2, CPU) <= 3 * 2 * l2 * CPU.units / far / 1e9
+
+
+def test_a_split_passes_more_than_one_tensor():
+    def body(builder, a, b):
+        parts = builder.emit(OP.split(builder.emit(OP.nn.softmax(OP.matmul(a, b), -1)), 2, -1))
+        return builder.emit(OP.matmul(parts[0], OP.permute_dims(parts[1])))
+
+    assert connected_of(module(body, (40, 8), (8, 40))) == ["connected_matmul_softmax"]
