@@ -2,7 +2,8 @@
 
 from ..recipes import RECIPES
 from ..roller.alignment import Rejection
-from ..roller.rprogram import Plan, RProgram, RTile
+from ..roller.rprogram import Plan, RProgram
+from ..roller.rtile import RTile
 from .construct import construct
 from .construction import Construction, RankedPlan
 

@@ -28,7 +28,7 @@ from .task_program import BarrierTask, TaskProgram
 #: 4 KB; more from CUDA 12.1 and sm_70 on).
 _POINTER, _PARAMETERS = 8, 4096
 #: Alignment of buffers in the workspace: a line of the caches; the driver's own buffers have at least that.
-_LINE = 256
+_ALIGNED = 256
 #: Polls after which a wait gives up: a poll goes to the L2 cache and pauses, a few tenths of a microsecond, so that is
 #: tens of seconds, while plans take milliseconds. If a block cannot start (a device with fewer units than the plan's,
 #: registers of another compiler, two streams), the launch then ends with an error instead of never.
@@ -250,7 +250,7 @@ def _read(
     for n, b in buffers.items():
         if n in internal:
             offsets[n] = workspace
-            workspace += -(-prod(b.shape) * dtype_bytes(b.dtype) // _LINE) * _LINE
+            workspace += -(-prod(b.shape) * dtype_bytes(b.dtype) // _ALIGNED) * _ALIGNED
     taken = _POINTER * (len(parameters) + bool(offsets))
     if taken > _PARAMETERS:
         raise CannotFuse(f"its {len(parameters)} tensors take {taken} B of parameters, a kernel has {_PARAMETERS}",

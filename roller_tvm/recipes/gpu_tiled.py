@@ -44,7 +44,7 @@ from .recipe import Candidate, Context, Fit, Recipe
 from .staging import storage_alignment
 
 #: Candidates for which every effect is counted: those that the quick estimate ranks first.
-LOOKED_AT = 64
+COUNTED_IN_FULL = 64
 #: Candidates tried with more buffers: with fewer, the best of ten plans can change.
 STAGED = 20
 #: Most buffers of a staged tile to try, and the bytes that the smallest cp.async moves (PTX ISA).
@@ -147,7 +147,7 @@ class GpuTiled(Recipe):
 
 def ranked(ctx: Context, found: Found, top: int) -> Found:
     """Return the best candidates by the full model (the one compared with recorded schedules), the fastest first."""
-    found = found.take(found.times.fastest_first[: max(LOOKED_AT, 2 * top)])
+    found = found.take(found.times.fastest_first[: max(COUNTED_IN_FULL, 2 * top)])
     if not len(found.rows):
         return found
     if ctx.device.kind == "gpu":

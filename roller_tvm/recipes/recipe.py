@@ -23,7 +23,8 @@ from ..roller.alignment import Rejection
 from ..roller.candidates import Rejections, Tiles
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape
-from ..roller.rprogram import RProgram, RTile
+from ..roller.rprogram import RProgram
+from ..roller.rtile import RTile
 from ..roller.steps import Step
 from .kinds import Kind, kind_of
 

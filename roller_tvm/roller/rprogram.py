@@ -1,4 +1,4 @@
-"""rTile, rProgram and Plan: the output of construction and the input of lowering, as plain values.
+"""rProgram and Plan: the output of construction and the input of lowering, as plain values.
 
 An rProgram (Roller, section 3.2) is one loop nest, which is one kernel on a GPU: an rTile per memory
 level, with Load, Compute and Store between the levels. A Plan is the rPrograms of one operator, in
@@ -11,12 +11,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
-from ..ir import Stage, TensorExpression, box, footprint
+from ..ir import Stage, TensorExpression
 from ..ir.split import split_reduction
+from .rtile import RTile, pairs
 
 PLAN_VERSION = 1
 
@@ -25,74 +25,6 @@ RECIPE_NAMES = (
     "gpu.tiled", "gpu.tensor", "gpu.direct", "gpu.unrolled", "gpu.rows", "gpu.transpose", "gpu.reduce",
     "cpu.tiled", "cpu.direct", "cpu.axpy", "cpu.window", "cpu.dilated", "cpu.unrolled", "cpu.rows", "cpu.lanes",
 )  # fmt: skip
-
-
-def _pairs(data: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple(data.items()) if isinstance(data, Mapping) else tuple((str(k), int(v)) for k, v in data)
-
-
-@dataclass(frozen=True)
-class RTile:
-    """The part of a stage's iterations that one instance of a memory level holds at a time.
-
-    Parameters
-    ----------
-    level : str
-        A memory level of the device ('shared', 'register', 'l1', ...).
-    extents : tuple of (axis, extent)
-        Every axis of the nest's anchor, in order.
-    padding : tuple of (tensor, elements)
-        Storage padding of the innermost dimension of a staged tensor, against bank conflicts.
-    """
-
-    level: str
-    extents: tuple[tuple[str, int], ...]
-    padding: tuple[tuple[str, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "extents", _pairs(self.extents))
-        object.__setattr__(self, "padding", _pairs(self.padding))
-        for axis, extent in self.extents:
-            if extent < 1:
-                raise ValueError(f"rTile at '{self.level}': extent of '{axis}' must be positive (got {extent})")
-
-    @cached_property
-    def shape(self) -> dict[str, int]:
-        return dict(self.extents)
-
-    def __getitem__(self, axis: str) -> int:
-        return self.shape[axis]
-
-    def __str__(self) -> str:
-        pad = f" pad {{{', '.join(f'{t}+{p}' for t, p in self.padding)}}}" if self.padding else ""
-        return f"{self.level}({' '.join(f'{a}={e}' for a, e in self.extents)}){pad}"
-
-    def input_elements(self, stage: Stage, expression: TensorExpression) -> dict[str, int]:
-        """Return the number of distinct elements of each tensor that the anchor reads in this tile."""
-        result: dict[str, int] = {}
-        for access in stage.reads:
-            shape = expression.tensors[access.tensor].shape
-            result[access.tensor] = max(result.get(access.tensor, 0), footprint(access.indices, self.shape, shape))
-        return result
-
-    def storage(self, access_tensor: str, stage: Stage, expression: TensorExpression) -> tuple[int, ...]:
-        """Return the extents of the buffer that holds this tile of one input (bounding box, padding included)."""
-        shape = expression.tensors[access_tensor].shape
-        extents = [1] * len(shape)
-        for access in stage.reads:
-            if access.tensor == access_tensor:
-                extents = [max(a, b) for a, b in zip(extents, box(access.indices, self.shape, shape), strict=True)]
-        if extents:
-            extents[-1] += dict(self.padding).get(access_tensor, 0)
-        return tuple(extents)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"level": self.level, "extents": [list(p) for p in self.extents],
-                "padding": [list(p) for p in self.padding]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RTile:
-        return cls(data["level"], _pairs(data["extents"]), _pairs(data["padding"]))
 
 
 @dataclass(frozen=True)
@@ -126,7 +58,7 @@ class RProgram:
     choices: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "choices", _pairs(self.choices))
+        object.__setattr__(self, "choices", pairs(self.choices))
         if self.recipe not in RECIPE_NAMES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPE_NAMES)} (got '{self.recipe}')")
         for outer, inner in zip(self.tiles, self.tiles[1:], strict=False):
@@ -189,7 +121,7 @@ class RProgram:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RProgram:
         return cls(data["recipe"], data["anchor"], data["output"], tuple(map(RTile.from_json, data["tiles"])),
-                   tuple(data["inlined"]), tuple(data["staged"]), _pairs(data["choices"]))
+                   tuple(data["inlined"]), tuple(data["staged"]), pairs(data["choices"]))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.tvm
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.roller.rprogram import RTile  # noqa: E402
+from roller_tvm.roller.rtile import RTile  # noqa: E402
 
 from .kernels import plans_of, reading_of  # noqa: E402
 from .test_cpu import PROGRAMS  # noqa: E402

@@ -9,7 +9,8 @@ import pytest
 from roller_tvm.ir.operators import parse_operator
 from roller_tvm.rammer.rkernels import tiling_of
 from roller_tvm.rammer.rtask import Tiling
-from roller_tvm.roller.rprogram import RProgram, RTile
+from roller_tvm.roller.rprogram import RProgram
+from roller_tvm.roller.rtile import RTile
 
 # Two axes, groups and filters of a group, are one dimension of the output: 2 x (4 x 3) x 6 x 6.
 GROUPED = parse_operator(["conv2d_nchw", "n=2", "c=8", "h=8", "w=8", "f=12", "k=3", "groups=4"])

@@ -15,7 +15,7 @@ from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.gpu_variants import variants  # noqa: E402
 from roller_tvm.relay.cuda import ResourcesDiffer, check_resources  # noqa: E402
 from roller_tvm.roller.alignment import Rejection  # noqa: E402
-from roller_tvm.roller.rprogram import RTile  # noqa: E402
+from roller_tvm.roller.rtile import RTile  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(not find_compilers(), reason="neither NVRTC nor nvcc is here")
