@@ -129,8 +129,7 @@ def test_summary_counts_the_rules():
     one = Rejection("registers", "300", "255", "use a smaller register tile", "register tile (16, 16)")
     two = Rejection("tensor shape", "1024 iterations of 'j'", "1000", "use a tile that divides the axis")
     assert summarise([two, one, one]).splitlines() == [
-        "    2 registers: e.g. register tile (16, 16): registers: needs 300, limit 255 "
-        "(use a smaller register tile)",
+        "    2 registers: e.g. register tile (16, 16): registers: needs 300, limit 255 (use a smaller register tile)",
         "    1 tensor shape: e.g. tensor shape: needs 1024 iterations of 'j', limit 1000 "
         "(use a tile that divides the axis)",
     ]
@@ -140,3 +139,14 @@ def test_summary_counts_the_rules():
 def test_rows_read_through_all_banks_at_once_need_no_padding():
     assert bank_padding(64, 32, 32, 1) == bank_padding(64, 128, 32, 1) == bank_padding(64, 64, 16, 4) == 0
     assert bank_padding(64, 16, 32, 1) == 16
+
+
+def test_tiles_of_an_axis_are_no_longer_than_the_axis_covered_by_them():
+    """Powers of two below twice the axis, divisors, and what a share of padding allows."""
+    assert aligned_extents(8, 3.0) == [1, 2, 4, 8] and aligned_extents(7, 3.0) == [1, 2, 4, 7, 8]
+    assert aligned_extents(24, 0.0, step=4) == [4, 8, 12, 24] and aligned_extents(24, 0.4, step=4, most=16) == [
+        4,
+        8,
+        12,
+        16,
+    ]

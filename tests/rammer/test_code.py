@@ -157,7 +157,11 @@ def test_what_cannot_be_fused_is_named() -> None:
     assert part.program is not None
     with pytest.raises(CannotFuse, match=r"kernel 'a_kernel': its 48 threads.*done twice: out\[threadIdx.x\] \+= 1.0f"):
         fuse("plan0", part.program, {"a": again, "b": more}, DEVICE)
-    made, code = operator("a", ["x"], 64)
+    made, code = operator("a", ["x"], 64)  # two whole warps: nothing is done twice
+    again = replace(code, source=code.source.replace("  out[", "  out[threadIdx.x] += 1.0f;\n  out["))
+    (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
+    assert part.program is not None
+    assert "rammer_sync(64)" in fuse("plan0", part.program, {"a": again, "b": more}, DEVICE).source
     wrong = replace(code, source=code.source.replace("__syncthreads()", "__syncthreads_or(0)"))
     (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
     assert part.program is not None

@@ -111,6 +111,12 @@ def test_as_many_rows_as_runs_are_told_one_by_one() -> None:
     assert list(Tiling((2, 4, 32), run=64).tasks_of(((0, 1), (0, 1), (0, 3)))) == [0, 2]
 
 
+def test_of_more_rows_than_runs_all_from_the_first_to_the_last_are_told() -> None:
+    """Sixteen rows in runs of 64 and of 16 elements."""
+    assert list(Tiling((8, 4, 4), run=64).tasks_of(((4, 7), (0, 3), (0, 1)))) == [1]
+    assert list(Tiling((8, 4, 4), run=16).tasks_of(((2, 5), (0, 3), (1, 2)))) == [2, 3, 4, 5]
+
+
 def test_a_convolution_after_another_waits_for_its_rows_only() -> None:
     first = conv2d_nchw(n=1, c=16, h=56, w=56, f=32, kh=3, kw=3, padding=1)
     second = max_pool2d_nchw(n=1, c=32, h=56, w=56, kh=2, kw=2, stride=2)

@@ -95,3 +95,12 @@ def test_barriers_are_not_repeated() -> None:
     built = builder.build()
     check_program(built)
     assert built.prog[1] == (BarrierTask(((0, 1),)), RTask("b", 0, 0), RTask("b", 0, 1))
+
+
+def test_a_kernel_of_two_phases_waits() -> None:
+    """Blocks of a plain kernel run in any order."""
+    two = RKernel("k", (Phase(1, 1e-6, 1e-6, 256, 32),) * 2, 2e-6)
+    nothing = ((),) * (DEVICE.veus - 2)
+    first, second = (RTask("a", 0, 0),), (RTask("a", 1, 0),)
+    assert TaskProgram(DEVICE, (("a", two),), (first, second, *nothing)).waits
+    assert not TaskProgram(DEVICE, (("a", ONE),), (first, (RTask("a", 0, 1),), *nothing)).waits
