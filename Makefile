@@ -79,6 +79,8 @@ pytest-relax: $(RELAX)/.ready
 	$(RELAX)/bin/python -m pytest -m "relax or te" $(NIGHTLY) $(PYTEST_ARGS)
 
 test-torch: $(TORCH)/.ready
+	@# GPT-2 and Llama with their caches.
+	$(if $(NIGHTLY),$(call install,torch,transformers))
 	$(TORCH)/bin/python -m pytest $(if $(NIGHTLY),,-m "not nightly") tests/torch tests/test_api.py -k "torch or Torch" $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-core: $(RELAY)/.ready
