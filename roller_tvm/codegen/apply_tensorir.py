@@ -7,7 +7,7 @@ from math import ceil, prod
 from typing import Any
 
 from ..roller.steps import Bind, CacheRead, Fuse, Pack, Parallel, Reorder, Split, Step, StorageAlign, Vectorize
-from ..tir.nodes import REDUCTION, buffer_of, key, parameters
+from ..tir.nodes import REDUCTION, buffer_of, key, tensors_of
 from ..tir.read import TirReading
 from .flat import number_of
 from .inlined_size import LARGEST, size_with
@@ -49,7 +49,7 @@ class TirApplier(Finishing):
             kinds = [int(axis.iter_type) == REDUCTION for axis in schedule.get(self.blocks[name]).iter_vars]
             if kinds != sorted(kinds):
                 schedule.reorder_block_iter_var(self.blocks[name], sorted(range(len(kinds)), key=kinds.__getitem__))
-        params = parameters(schedule.mod[func_name])
+        params = tensors_of(schedule.mod[func_name])
         order = parameters_of(reading)
         self._inputs = {name: key(params[at]) for name, at in order.items()}
         #: Copies out of a stage with several results, beside the first, which is in `blocks`.

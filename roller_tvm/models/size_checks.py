@@ -46,6 +46,8 @@ def condition(check: str, known: Mapping[str, Any], const: Callable[[int], Any] 
             return _BINARY[type(node.ops[0])](made(node.left), made(node.comparators[0]))
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             return _BINARY[type(node.op)](made(node.left), made(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return const(0) - made(node.operand)
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return const(node.value)
         if isinstance(node, ast.Name) and node.id in known:

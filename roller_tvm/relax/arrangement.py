@@ -14,6 +14,7 @@ import numpy as np
 from tvm import relax, te, topi
 
 from ..te.winograd import POINTS, WINDOW, winograd
+from ..tir.nodes import analyzer_of_tvm
 
 Shape = tuple[int, ...]
 
@@ -36,7 +37,7 @@ class Arrangement:
 
     def holds(self, channels: int) -> bool:
         """Return whether a tensor with this number of channels can be stored in this arrangement."""
-        return not self.block or channels % self.block == 0
+        return isinstance(channels, int) and (not self.block or channels % self.block == 0)
 
     def shape(self, plain: Shape) -> Shape:
         n, c, h, w = plain
@@ -57,7 +58,7 @@ class Arrangement:
     def arranged(self, value: Any, plain: Shape) -> Any:
         """The call that arranges a plain tensor."""
         n, c, h, w = plain
-        if c == 1 or h * w == 1:
+        if c == 1 or _pixel(h, w):
             x = 1 if c == 1 else self.block
             return relax.op.reshape(value, (n, c // x, h, w, x) if self.block else (n, h, w, c))
         if not self.block:
@@ -68,7 +69,7 @@ class Arrangement:
     def plain(self, value: Any, plain: Shape) -> Any:
         """The call that makes a plain tensor of an arranged one."""
         n, c, h, w = plain
-        if c == 1 or h * w == 1:
+        if c == 1 or _pixel(h, w):
             return relax.op.reshape(value, plain)
         if not self.block:
             return relax.op.permute_dims(value, [0, 3, 1, 2])
@@ -88,6 +89,8 @@ class Convolution:
         Padding is top, left, bottom, right.
     groups : int
     dtype, out_dtype : str
+    fixed : bool
+        False if the data's shape is a likely one of several.
     """
 
     data: Shape
@@ -98,6 +101,7 @@ class Convolution:
     groups: int
     dtype: str
     out_dtype: str
+    fixed: bool = True
 
     @property
     def depthwise(self) -> bool:
@@ -106,7 +110,7 @@ class Convolution:
     @property
     def tiles(self) -> tuple[int, ...]:
         """Tiles of Winograd's algorithm that can compute it; none unless its window is 3x3, its strides are 1."""
-        plain = self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
+        plain = self.fixed and self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
         exact = self.dtype == self.out_dtype == "float32"  # transforms lose digits, of which halves have few
         return tuple(POINTS) if plain and exact and self.weights[2:] == (WINDOW, WINDOW) else ()
 
@@ -134,6 +138,10 @@ class Convolution:
         steps = (list(self.strides), list(self.padding), list(self.dilation))
         out = topi.nn.conv(data, weights, *steps, self.groups, *layouts, self.out_dtype)
         return [data, weights], out
+
+
+def _pixel(h: Any, w: Any) -> bool:
+    return isinstance(h, int) and isinstance(w, int) and h * w == 1
 
 
 def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement: Arrangement, tile: int) -> Any:
@@ -176,10 +184,11 @@ def blocked_convolution(data: Any, weights: Any, conv: Convolution, block: int) 
     if any(conv.padding):
         before, after = ([0, 0, top, left], [0, 0, bottom, right])
         data = topi.nn.pad(data, before + [0] * blocked, after + [0] * blocked, name="padded")
-    height = (int(data.shape[2]) - (p - 1) * dh - 1) // sh + 1
-    width = (int(data.shape[3]) - (q - 1) * dw - 1) // sw + 1
+    simplify = analyzer_of_tvm().simplify
+    height = simplify((data.shape[2] - (p - 1) * dh - 1) // sh + 1)
+    width = simplify((data.shape[3] - (q - 1) * dw - 1) // sw + 1)
     ry, rx = te.reduce_axis((0, p), name="ry"), te.reduce_axis((0, q), name="rx")
-    shape = (conv.data[0], o // block, height, width, block)
+    shape = (data.shape[0], o // block, height, width, block)
     if conv.depthwise:
 
         def lane(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:

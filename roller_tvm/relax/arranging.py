@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.tirx.analysis import undefined_vars
 
 from ..te.winograd import transformed_weights
+from ..tir.nodes import analyzer_of_tvm
 from .arrangement import Arrangement, Convolution, blocked_convolution, winograd_convolution
 from .constants import array_of, is_constant
+from .enlarging import repeated, whole_multiples
 
 #: Operators that treat every element alike.
 _ALIKE = {
@@ -56,6 +59,8 @@ _POOLS = {
     "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
 }
 _IMAGE = [2, 3]
+#: Pixels a side that stand for any number.
+LIKELY = 320
 #: TVM's kOutEWiseFusable, which it does not see in functions of several reductions.
 _OUT_FUSIBLE = 4
 
@@ -80,13 +85,13 @@ def convolution_of(call: Any) -> Convolution | None:
         return None
     attrs, (data, weights) = call.attrs, call.args
     shapes = _shape(data), _shape(weights)
-    if shapes[0] is None or shapes[1] is None or not is_constant(weights):
+    if shapes[0] is None or shapes[1] is None or not is_constant(weights) or not isinstance(shapes[0][1], int):
         return None
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or attrs.out_layout not in ("NCHW", ""):
         return None
     return Convolution(
-        shapes[0], shapes[1], _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation), int(attrs.groups),
-        str(data.ty.dtype), str(call.ty.dtype),
+        likely(shapes[0]), shapes[1], _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation),
+        int(attrs.groups), str(data.ty.dtype), str(call.ty.dtype), all(isinstance(e, int) for e in shapes[0]),
     )  # fmt: skip
 
 
@@ -94,13 +99,26 @@ def _ints(values: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in values)
 
 
-def _shape(node: Any) -> tuple[int, ...] | None:
-    """Known extents of a tensor, or None."""
+def _shape(node: Any) -> tuple[Any, ...] | None:
+    """Extents of a tensor, numbers and expressions of open ones, or None."""
     shape = getattr(getattr(node, "ty", None), "shape", None)
     if not isinstance(shape, relax.ShapeExpr):
         return None
-    extents = list(shape.values)
-    return tuple(int(e) for e in extents) if all(isinstance(e, tvm.tirx.IntImm) for e in extents) else None
+    return tuple(int(e) if isinstance(e, tvm.tirx.IntImm) else e for e in shape.values)
+
+
+def likely(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return a shape with numbers for its open extents: one image, of LIKELY pixels a side where its sides are open."""
+
+    def number(extent: Any, size: int) -> int:
+        if isinstance(extent, int):
+            return extent
+        analyzer = analyzer_of_tvm()
+        for var in undefined_vars(tvm.tirx.Evaluate(extent), []):
+            analyzer.bind(var, tvm.ir.Range(size, size + 1))
+        return max(1, int(analyzer.const_int_bound(extent).max_value))
+
+    return tuple(number(extent, LIKELY if at else 1) for at, extent in enumerate(shape))
 
 
 @relax.expr_functor.visitor
@@ -153,8 +171,9 @@ class Arranger(relax.PyExprMutator):
         return super().visit_dataflow_var_(op)
 
     def _count(self, shape: tuple[int, ...]) -> None:
-        if shape[1] > 1 and shape[2] * shape[3] > 1:
-            self.transformed.append(shape)
+        known = likely(shape)
+        if known[1] > 1 and known[2] * known[3] > 1:
+            self.transformed.append(known)
 
     def _form(self, node: Any) -> Any | None:
         """A tensor of rank 4 as arranged; None where it cannot be."""
@@ -196,6 +215,15 @@ class Arranger(relax.PyExprMutator):
                 self.set_var_remap(var, self.builder_.emit(made))
                 return
         super().visit_var_binding_(binding)
+
+    def visit_match_cast_(self, binding: Any) -> None:
+        """A check of a shape: of the arranged tensor, where there is one."""
+        shape = _shape(binding.var)
+        if isinstance(binding.var, relax.DataflowVar) and self._is_arranged(binding.value) and shape is not None:
+            kind = relax.TensorType(self.arrangement.shape(shape), binding.var.ty.dtype)
+            self.arranged[binding.var] = self.builder_.match_cast(self.arranged[binding.value], kind)
+            return
+        super().visit_match_cast_(binding)
 
     def _rewritten(self, var: Any, call: Any) -> Any | None:
         """The call on arranged tensors, or None where it stays as it is."""
@@ -252,7 +280,7 @@ class Arranger(relax.PyExprMutator):
                 continue
             if extents is None or len(extents) > 4:
                 return None
-            if all(e == 1 for e in extents):
+            if all(isinstance(e, int) and e == 1 for e in extents):
                 one = relax.const(array_of(arg).reshape(()), arg.ty.dtype) if is_constant(arg) else None
                 if one is None:
                     return None
@@ -314,8 +342,12 @@ class Arranger(relax.PyExprMutator):
 
     def _resized(self, call: Any) -> Any | None:
         a = call.attrs
-        if a.layout != "NCHW" or self.arrangement.block:
+        if a.layout != "NCHW":
             return None
+        if self.arrangement.block:
+            if not (times := whole_multiples(call)):
+                return None
+            return self.builder_.call_te(repeated, self._form(call.args[0]), times, 2, primfunc_name_hint="resize2d")
         return relax.op.image.resize2d(
             self._form(call.args[0]), call.args[1], [float(getattr(r, "value", r)) for r in a.roi], "NHWC", a.method,
             a.coordinate_transformation_mode, a.rounding_method, a.cubic_alpha, a.cubic_exclude,

@@ -48,8 +48,10 @@ class OpenFunction:
         """Return the function with these extents, and its reading."""
         key = tuple(extents)
         if key not in self._read:
-            fixed = self.axes.fixed(key)
-            self._read[key] = fixed, read_prim_func(fixed, self.name, constant_parameters(self.func))
+            readable = self.axes.fixed(key, read=True)
+            reading = read_prim_func(readable, self.name, constant_parameters(self.func))
+            fixed = self.axes.fixed(key) if self.axes.symbols else readable
+            self._read[key] = fixed, reading
         return self._read[key]
 
     def families(self) -> Iterator[PlanFamily]:

@@ -198,7 +198,7 @@ class OpenImporter(ONNXGraphImporter):
         return relax.op.full(list(known[0]), relax.const(value), str(value.dtype))
 
     def _sized_resize(self, given: Sequence[Any], known: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Each element a whole number of times: a tensor of more dimensions, so that no index is divided."""
+        """Each element a whole number of times."""
         dims, scales = _dims(given[0]), known[2] if len(known) > 2 else None
         if dims is None or all(isinstance(d, int) for d in dims):
             return None
@@ -214,10 +214,22 @@ class OpenImporter(ONNXGraphImporter):
         if scales is None or way[0] != "nearest" or not even or any(s < 1 for s in scales):
             return None
         times = [int(s) for s in scales]
-        apart = [part for d, s in zip(dims, times, strict=True) for part in ([d, s] if s > 1 else [d])]
-        ones = [part for d, s in zip(dims, times, strict=True) for part in ([d, 1] if s > 1 else [d])]
-        wide = self.bb.emit(relax.op.broadcast_to(self.bb.emit(relax.op.reshape(given[0], ones)), apart))
-        return relax.op.reshape(wide, [_simple(d * s) for d, s in zip(dims, times, strict=True)])
+        if len(dims) != 4 or times[:2] != [1, 1]:
+            return None
+        size = [_simple(d * s) for d, s in zip(dims[2:], times[2:], strict=True)]
+        return relax.op.image.resize2d(
+            given[0], size, None, "NCHW", "nearest_neighbor", way[1], "floor" if way[1] == "asymmetric" else "round"
+        )  # fmt: skip
+
+    def _sized_clip(self, given: Sequence[Any], _known: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """An operator of Relax, whose tensor can be arranged; TVM's importer makes functions of loops."""
+        bounds = [*given[1:3], None, None][:2]
+        if "min" in attrs or "max" in attrs or not all(b is None or is_constant(b) for b in bounds):
+            return None
+        value = given[0]
+        for op, bound in zip((relax.op.maximum, relax.op.minimum), bounds, strict=True):
+            value = value if bound is None else self.bb.emit(op(value, bound))
+        return value
 
     def _aligned(self, inputs: Any, along: int | None) -> None:
         """Two open extents that nothing shows to be equal are checked at run time to be so; not those `along`."""

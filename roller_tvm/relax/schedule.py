@@ -22,7 +22,7 @@ from ..micro_perf.plain import plain_seconds
 from ..models import last_line
 from ..planner.family import TYPICAL
 from ..te.numbering import dtype_of_node
-from ..tir.nodes import parameters, structural_hash, structurally_equal
+from ..tir.nodes import parameters, structural_hash, structurally_equal, tensors_of
 from ..tir.open_axes import is_open
 from ..tuning.candidates import Candidates
 from ..tuning.internal import internal_error
@@ -221,7 +221,7 @@ def _plain_seconds(func: Any, device: DeviceSpec) -> float:
         elements += math.prod(extent(iv.dom.extent) for iv in node.iter_vars) if node.iter_vars else 0
 
     tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, block))
-    for buffer in (p for p in func.params if hasattr(p, "shape")):
+    for buffer in tensors_of(func):
         size += math.prod(map(extent, buffer.shape)) * DTYPE_BYTES.get(str(buffer.dtype), 4)
     return plain_seconds(elements, size, device)
 
@@ -322,7 +322,7 @@ def refused(func: Any, target: Any) -> str:
     if target.kind.name != "llvm":
         return ""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    if all(str(b.dtype) != "bfloat16" for b in parameters(func)):
+    if all(str(b.dtype) != "bfloat16" for b in tensors_of(func)):
         return _error_of(tvm.s_tir.transform.StmtSimplify(), mod) if _divides(func) else ""
     return _error_of(lambda mod: tvm.compile(mod, target), mod)
 

@@ -205,6 +205,11 @@ def parameters(func: Any) -> list[Any]:
     return result
 
 
+def tensors_of(func: Any) -> list[Any]:
+    """Return the buffers that a function takes, without the sizes that it takes as numbers."""
+    return [p for p in func.params if hasattr(p, "shape") and hasattr(p, "scope")]
+
+
 def root_of(func: Any) -> Any:
     """Return the root block."""
     body = func.body
@@ -290,7 +295,9 @@ def _is_zero(value: Any) -> bool:
 def _same(a: Any, b: Any) -> bool:
     """Return whether two extents are the same number or the same expression."""
     one, other = getattr(a, "value", None), getattr(b, "value", None)
-    return one == other if one is not None or other is not None else structurally_equal(a, b)
+    if one is not None or other is not None:
+        return one == other
+    return structurally_equal(a, b) or bool(analyzer_of_tvm().can_prove_equal(a, b))
 
 
 def _elsewhere(stores: tuple[Any, ...], axes: list[Any]) -> str:

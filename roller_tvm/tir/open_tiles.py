@@ -27,9 +27,9 @@ from .nodes import (
     analyzer_of_tvm,
     buffer_of,
     key,
-    parameters,
     root_of,
     structurally_equal,
+    tensors_of,
     variables,
 )
 from .open_axes import OpenAxes, like, number
@@ -88,9 +88,14 @@ class _Tiling:
 
         self.axes, self.extents = axes, list(extents)
         self.root = root_of(scheduled)
-        self.params = dict(zip(map(key, parameters(scheduled)), parameters(axes.func), strict=True))
+        self.params = dict(zip(map(key, tensors_of(scheduled)), tensors_of(axes.func), strict=True))
+        #: Sizes that the schedule has as numbers of its own -> those of the function.
+        sizes = dict(zip(map(key, scheduled.params[len(self.params) :]), axes.symbols, strict=True))
+        self.variables = {**self.params, **sizes}
         self.places: dict[Any, int] = {}
-        for param, old in zip(parameters(scheduled), parameters(axes.func), strict=True):
+        #: Place -> by how much it moves where its axis moves by one.
+        self.paces: dict[Any, int] = {}
+        for param, old in zip(tensors_of(scheduled), tensors_of(axes.func), strict=True):
             self.places |= {("dim", key(param), d): at for d, at in enumerate(axes.dims(old)) if at is not None}
         self.body = self.root.body
         self.blocks = list(_realized(self.body))
@@ -110,15 +115,33 @@ class _Tiling:
                     for d, index in enumerate(indices):
                         dim, axis = ("dim", key(buffer), d), ("axis", key(index))
                         if key(index) not in own:
+                            if key(buffer) not in self.params and dim not in self.places:
+                                self._follow(dim, index, own)
                             continue
                         known, other = self.places.get(dim), self.places.get(axis)
-                        if known is not None and other is not None and known != other:
+                        if known is not None and other is not None and (
+                            known != other or self._pace(dim) != self._pace(axis)
+                        ):  # fmt: skip
                             raise _refused(f"block '{block.name_hint}' has one loop for two open axes")
                         if known is not None:
-                            self.places[axis] = known
+                            self.places[axis], self.paces[axis] = known, self._pace(dim)
                         elif other is not None and key(buffer) not in self.params:
-                            self.places[dim] = other
+                            self.places[dim], self.paces[dim] = other, self._pace(axis)
             more = len(self.places) > before
+
+    def _pace(self, place: Any) -> int:
+        return self.paces.get(place, 1)
+
+    def _follow(self, dim: Any, index: Any, own: set[int]) -> None:
+        """Note a dimension in between that is read at a multiple of a moving axis and a bit."""
+        moving = {v for v in variables(index) & own if self._moves(self.places.get(("axis", v)))}
+        if len(moving) != 1:
+            return
+        (var,) = moving
+        pace = _multiple(index, var)
+        if pace:
+            axis = ("axis", var)
+            self.places[dim], self.paces[dim] = self.places[axis], pace * self._pace(axis)
 
     def _axis(self, var: Any) -> int | None:
         return self.places.get(("axis", key(var)))
@@ -283,7 +306,7 @@ class _Tiling:
         body = tvm_ffi.structural_map(
             body,
             [
-                (tirx.Var, lambda var: self.params.get(key(var), replaced.get(key(var), var))),
+                (tirx.Var, lambda var: self.variables.get(key(var), replaced.get(key(var), var))),
                 (tirx.For, lambda loop: self._loop(loop, open_loops, parallel)),
             ],
             order="post",
@@ -306,11 +329,15 @@ class _Tiling:
         from tvm import ir, s_tir, tirx
 
         own = {key(iv.var): self._axis(iv.var) for iv in block.iter_vars}
-        moving = {var: self.starts[at] for var, at in own.items() if at is not None and self._moves(at)}
+        moving = {
+            var: self.starts[at] * tirx.const(self._pace(("axis", var)), str(self.starts[at].ty.dtype))
+            if self._pace(("axis", var)) > 1 else self.starts[at]
+            for var, at in own.items() if at is not None and self._moves(at)
+        }  # fmt: skip
         whole = {var: self.axes.axes[at].extent for var, at in own.items() if at is not None and not self._moves(at)}
         if not moving and not whole:
             return block
-        starts = {key(start) for start in moving.values()}
+        starts = {key(self.starts[at]) for at in own.values() if self._moves(at) and at is not None}
 
         def shift(var: Any) -> Any:
             return var + moving[key(var)] if key(var) in moving else var
@@ -493,6 +520,19 @@ def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[
     func = axes.func
     made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
     return s_tir.renew_defs(made)
+
+
+def _multiple(index: Any, var: int) -> int:
+    """Return by how much an index moves where a variable moves by one, if that is known and from 1; else 0."""
+    import tvm
+
+    held: list[Any] = []
+    import tvm_ffi
+
+    tvm_ffi.structural_walk(index, (tvm.tirx.Var, lambda v: held.append(v) if key(v) == var else None))
+    detect = (tvm.sym if hasattr(tvm, "sym") else tvm.arith).detect_linear_equation
+    form = detect(index, [held[0]])
+    return max(number(form[0]) or 0, 0) if len(form) == 2 else 0
 
 
 def _vector_and_lane(index: Any) -> tuple[Any, Any, int] | None:
