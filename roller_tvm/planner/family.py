@@ -202,7 +202,7 @@ Operator = Callable[[Sequence[int]], TensorExpression]
 
 def plan_families(
     operator: Operator, axes: Sequence[str], sliced: Sequence[bool], device: DeviceSpec,
-    features: Features = NO_FEATURES, likely: int = LARGE,
+    features: Features = NO_FEATURES, likely: int = LARGE, windows: bool = False,
 ) -> Iterator[PlanFamily]:  # fmt: skip
     """Yield families of plans of an operator, best first.
 
@@ -217,6 +217,8 @@ def plan_families(
     features : Features
     likely : int
         Size that the largest tiles are planned for.
+    windows : bool
+        True if tiles read more of an input than their own part: a convolution, a pooling.
 
     Examples
     --------
@@ -227,7 +229,19 @@ def plan_families(
     (1,)
     """
     planning = _Planning(operator, tuple(axes), tuple(sliced), device, features)
-    yield from planning.products(likely) if planning.product else planning.others()
+    pictures = planning.pictures() if windows or planning.is_picture else None
+    if pictures is not None and windows:
+        yield pictures
+    if not planning.product:
+        yield from planning.others()
+        return
+    for family in planning.products(likely):
+        if pictures is not None and not windows:
+            first = min(pictures, family, key=lambda f: f.seconds([TYPICAL // 2] * len(axes)))
+            yield from (first, pictures if first is family else family)
+            pictures = None
+        else:
+            yield family
 
 
 @dataclass
@@ -265,6 +279,25 @@ class _Planning:
             return ()
         return found.plans
 
+    @property
+    def is_picture(self) -> bool:
+        """True for a product by constants with two open axes of its result: a convolution of one element."""
+        constant = any(t.constant for t in self.operator(self._all(2)).inputs)
+        return self.product and constant and len([a for a in self.of_anchor if a]) > 1
+
+    def pictures(self) -> PlanFamily | None:
+        """Return the family of tiles of rows and columns."""
+        from .family_windows import window_family
+
+        sides = [n for n, s in enumerate(self.sliced) if s and self.of_output[n]]
+        if not sides:
+            return None
+        alone = replace(self.device, units=1)
+        return window_family(
+            self.axes, self.sliced, sides, lambda extents: self._plans(extents, alone), self._all, self._register,
+            self.device.units,
+        )  # fmt: skip
+
     def products(self, likely: int) -> Iterator[PlanFamily]:
         """Yield families for a product: register tiles that are best for a large size, moved along the axes."""
         known: set[tuple[int, ...]] = set()
@@ -279,17 +312,17 @@ class _Planning:
 
     def _register(self, ranked: RankedPlan) -> tuple[int, ...] | None:
         """Return the extents of a plan's register tile along the open axes; None if it has none."""
-        program = next((p for p in ranked.plan.programs if p.recipe == "cpu.tiled"), None)
+        program = next((p for p in ranked.plan.programs if p.recipe in ("cpu.tiled", "cpu.window")), None)
         if program is None or program.anchor != ranked.plan.expression.anchor.name:
             return None
         tile = program.tile("register")
         return tuple(tile[a] if s and a else UNSLICED for a, s in zip(self.of_anchor, self.sliced, strict=True))
 
     def _product(self, tile: tuple[int, ...], large: RankedPlan) -> PlanFamily | None:
-        packs = _packs(large)
+        packs = packs_of(large)
         members: list[Member] = []
         for extents in self._tiles(tile):
-            plans = [p for p in self._plans(extents) if _packs(p) == packs]
+            plans = [p for p in self._plans(extents) if packs_of(p) == packs]
             ranked = next((p for p in plans if self._register(p) == extents), plans[0] if plans else None)
             if ranked is None:
                 continue
@@ -378,7 +411,7 @@ class _Planning:
             yield PlanFamily(self.axes, self.sliced, tuple(members), rules, True)
 
 
-def _packs(ranked: RankedPlan) -> tuple[Pack, ...]:
+def packs_of(ranked: RankedPlan) -> tuple[Pack, ...]:
     """Return the packings of a plan's constants, in the family's way."""
     constants = {t.name for t in ranked.plan.expression.inputs if t.constant}
     found = [merged(s) for s in lower(ranked.plan) if isinstance(s, Pack) and s.stage in constants]

@@ -59,7 +59,7 @@ class OpenFunction:
         axes = self.axes.axes
         yield from plan_families(
             lambda extents: self.reading(extents)[1].expression, [a.name for a in axes], [a.sliced for a in axes],
-            self.device, self.features,
+            self.device, self.features, windows=self.axes.windows,
         )  # fmt: skip
 
     def schedules(self) -> Iterator[tuple[Any, PlanFamily]]:

@@ -56,7 +56,7 @@ class OpenAxes:
     following : dict
         Place without an axis of its own -> (position of the axis that it follows, pace).
     reads : dict
-        Dimension that follows, or that is read anywhere -> the indices that it is read at.
+        Dimension without an axis of its own -> the indices of its reads.
     symbols : list of Var
         Sizes that the function computes with.
     """
@@ -75,7 +75,7 @@ class OpenAxes:
 
     @property
     def windows(self) -> bool:
-        """Whether something in between follows an axis: a convolution's or a pooling's padded input."""
+        """True if something in between follows an axis: a convolution's or a pooling's padded input."""
         return bool(self.following)
 
     def fixed(self, extents: Sequence[int], read: bool = False) -> Any:
@@ -307,11 +307,11 @@ def _along(index: Any, nest: Nest) -> tuple[Place, int] | None:
     axes = [iv for iv, _ in (*nest.spatial, *nest.reduce)]
     detect = (tvm.sym if hasattr(tvm, "sym") else tvm.arith).detect_linear_equation
     form = detect(index, [iv.var for iv in axes])
-    if len(form) != len(axes) + 1 or any(number(part) is None or number(part) < 0 for part in form):
+    paces = [-1 if (value := number(part)) is None else value for part in form]
+    if len(form) != len(axes) + 1 or min(paces) < 0:
         return None
-    opened = [(iv, number(pace)) for iv, pace in zip(axes, form, strict=False)
-              if number(pace) and number(iv.dom.extent) is None]  # fmt: skip
-    return (("axis", key(opened[0][0].var)), opened[0][1] or 0) if len(opened) == 1 else None
+    opened = [(iv, pace) for iv, pace in zip(axes, paces, strict=False) if pace and number(iv.dom.extent) is None]
+    return (("axis", key(opened[0][0].var)), opened[0][1]) if len(opened) == 1 else None
 
 
 def _uses(index: Any, own: dict[int, Place]) -> bool:

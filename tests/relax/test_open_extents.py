@@ -12,7 +12,7 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 
-from .networks import LLVM, default, module, run, values  # noqa: E402
+from .networks import LLVM, module, run, values  # noqa: E402
 
 #: First, last and one beyond of each range of the tiles below, 1, primes.
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 49, 97, 128, 211)
