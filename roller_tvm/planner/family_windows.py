@@ -1,0 +1,112 @@
+"""Families of convolutions and poolings with open sides: tiles of some rows and columns, in parallel, one core each.
+
+A tile of several rows keeps a panel of weights near while its rows pass. Few sizes are a multiple of the tile: the
+last one of a row begins early, so how much is computed twice decides which tile serves a width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, inf
+
+from .construction import RankedPlan
+from .family import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, packs_of
+
+#: Rows of a tile, columns in register tiles; the tile of a small picture.
+ROWS, REGISTERS, SMALL = (4, 8), (1, 2), (2, 4)
+#: Columns of a tile where a plan has no register tile, and sides of the picture that the register tile is taken from.
+COLUMNS, PICTURE = 8, 56
+
+#: From extents of the open axes to plans for one core, best first.
+Plans = Callable[[Sequence[int]], Sequence[RankedPlan]]
+
+
+def window_family(
+    axes: Sequence[str], sliced: Sequence[bool], sides: Sequence[int], plans: Plans, all_of: Callable[[int], list[int]],
+    register: Callable[[RankedPlan], tuple[int, ...] | None], units: int,
+) -> PlanFamily | None:  # fmt: skip
+    """Return the family of tiles with the least predicted time, None if there is none.
+
+    Parameters
+    ----------
+    axes, sliced
+        See `PlanFamily`.
+    sides : sequence of int
+        Open axes that the result has, columns last, rows before.
+    plans : function of extents
+    all_of : function of int
+        The same extent for all axes.
+    register : function of RankedPlan
+        A plan's register tile along the open axes.
+    units : int
+        Cores.
+    """
+    *_, columns = sides
+    rows = sides[-2] if len(sides) > 1 else None
+
+    def tile(high: int, wide: int) -> list[int]:
+        extents = all_of(1)
+        extents[columns] = wide
+        if rows is not None:
+            extents[rows] = high
+        return extents
+
+    def area(extents: Sequence[int]) -> int:
+        return extents[columns] * (extents[rows] if rows is not None else 1)
+
+    large = plans(tile(PICTURE, PICTURE))
+    if not large:
+        return None
+    found = register(large[0])
+    wide = max(1, found[columns]) if found is not None else COLUMNS
+    highs = ROWS if rows is not None else (1,)
+    tried = [(t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS) for p in plans(t)[:1]]
+    if not tried:
+        return None
+    extents, best = min(tried, key=lambda pair: pair[1].seconds / area(pair[0]))
+    packs, members = packs_of(best), list[Member]()
+    for own in dict.fromkeys([tuple(extents), tuple(tile(*SMALL)), tuple(tile(1, 1))]):
+        if any(e > most for e, most in zip(own, extents, strict=True)):
+            continue
+        ranked = next((p for p in plans(own) if packs_of(p) == packs), None)
+        if ranked is not None:
+            members.append(Member(own, ranked, _many(own, ranked, rows, plans) / units))
+    if not members or area(members[-1].extents) > 1:
+        return None
+    return PlanFamily(tuple(axes), tuple(sliced), tuple(members), _rules(members, rows, columns), True)
+
+
+def _many(own: Sequence[int], ranked: RankedPlan, rows: int | None, plans: Plans) -> float:
+    """The seconds of a tile that finds its weights in the cache: one of many."""
+    many = list(own)
+    many[0 if rows is None else rows] *= MANY
+    found = plans(many)
+    return min(found[0].seconds / MANY, ranked.seconds) if found else ranked.seconds
+
+
+def _rules(members: Sequence[Member], rows: int | None, columns: int) -> tuple[Rule, ...]:
+    """Ranges of the columns for pictures as high as the largest tile; lower ones by the smaller tiles."""
+    first = members[0].extents
+    high = first[rows] if rows is not None else 1
+
+    def seconds(n: int, size: int) -> float:
+        own = members[n].extents
+        pixels = own[rows] if rows is not None else 1
+        return ceil(size / own[columns]) * members[n].next_seconds / pixels if own[columns] <= size else inf
+
+    def best(size: int) -> int:
+        return min(range(len(members)), key=lambda n: (seconds(n, size), n))
+
+    tall = ((rows, high, None),) if rows is not None and high > 1 else ()
+    rules: list[Rule] = []
+    start, own = 1, best(1)
+    for size in range(2, EACH + 1):
+        if seconds(own, size) > TOLERATED * seconds(best(size), size):
+            rules.append(Rule(own, (*tall, (columns, start, size - 1))))
+            start, own = size, best(size)
+    rules.append(Rule(own, (*tall, (columns, start, None))))
+    if tall and rows is not None:
+        for n, member in enumerate(members[1:], 1):
+            low, wide = member.extents[rows], member.extents[columns]
+            rules.append(Rule(n, ((rows, low, high - 1), (columns, wide, None)) if low > 1 or wide > 1 else ()))
+    return tuple(rules)
