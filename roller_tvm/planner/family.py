@@ -400,8 +400,10 @@ class _Planning:
                 continue
             # Along an open axis that is not sliced: vectors of whole lanes, or none.
             device = alone if wide > 1 or all(self.sliced) else replace(alone, vector_width=1, vector_bytes=4)
-            if plans := self._plans(extents, device):
-                members.append(Member(extents, plans[0], plans[0].seconds / self.device.units))
+            first = packs_of(members[0].ranked) if members else None
+            same = [p for p in self._plans(extents, device) if first is None or packs_of(p) == first]
+            if same:
+                members.append(Member(extents, same[0], same[0].seconds / self.device.units))
         if members and all(e == 1 for e, s in zip(members[-1].extents, self.sliced, strict=True) if s):
             rules = tuple(
                 Rule(n, tuple((a, e if self.sliced[a] else e // VECTORS, None) for a, e in enumerate(m.extents)

@@ -60,19 +60,21 @@ def window_family(
     found = register(large[0])
     wide = max(1, found[columns]) if found is not None else COLUMNS
     highs = ROWS if rows is not None else (1,)
-    tried = [(t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS) for p in plans(t)[:1]]
+    small = [(tuple(t), {packs_of(p): p for p in reversed(plans(t))}) for t in (tile(*SMALL), tile(1, 1))]
+    tried = [
+        (t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS) for p in plans(t)
+        if packs_of(p) in small[-1][1]  # all tiles read constants that are packed in one way
+    ]  # fmt: skip
     if not tried:
         return None
     extents, best = min(tried, key=lambda pair: pair[1].seconds / area(pair[0]))
-    packs, members = packs_of(best), list[Member]()
-    for own in dict.fromkeys([tuple(extents), tuple(tile(*SMALL)), tuple(tile(1, 1))]):
-        if any(e > most for e, most in zip(own, extents, strict=True)):
-            continue
-        ranked = next((p for p in plans(own) if packs_of(p) == packs), None)
-        if ranked is not None:
-            members.append(Member(own, ranked, _many(own, ranked, rows, plans) / units))
-    if not members or area(members[-1].extents) > 1:
-        return None
+    packs = packs_of(best)
+    fitting = {own: by[packs] for own, by in small if packs in by}
+    members = [
+        Member(own, ranked, _many(own, ranked, rows, plans) / units)
+        for own, ranked in {tuple(extents): best, **fitting}.items()
+        if all(e <= most for e, most in zip(own, extents, strict=True))
+    ]
     return PlanFamily(tuple(axes), tuple(sliced), tuple(members), _rules(members, rows, columns), True)
 
 

@@ -43,6 +43,7 @@ from .layout import PlanLayout
 from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
+from .open_transposed import SquaresOfPixels
 from .record_files import opened
 from .reference import gpu_rules
 from .rewrites import cpu_code
@@ -101,6 +102,7 @@ def prepare(
         NormsInTraining(),
         passes.DecomposeOpsForInference(),
         SumsAsAdditions(),
+        SquaresOfPixels(),
         FoldScales(),
         passes.CanonicalizeBindings(),
         *(cpu if target.kind.name == "llvm" else []),

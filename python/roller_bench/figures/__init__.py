@@ -34,6 +34,7 @@ FIGURES = {
     "models": "models:models",
     "plan-against": "plan_against:plan_against",
     "build-time": "build_time:build_time",
+    "dynamic": "dynamic:dynamic",
     "families": "families:families",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",

@@ -1,0 +1,71 @@
+"""Transposed convolutions whose window is their stride, with open sides: products of pixels, each a small square."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .constants import array_of
+
+
+@tvm.transform.module_pass(opt_level=0, name="SquaresOfPixels")
+class SquaresOfPixels:
+    """Rewrite transposed convolutions without overlaps as a convolution of single pixels and a copy.
+
+    Others, and those of known sizes, stay: `cpu.dilated` plans them.
+
+    Examples
+    --------
+    >>> mod = SquaresOfPixels()(mod)  # doctest: +SKIP
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with these calls rewritten."""
+        result = mod
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                rewriter = _Squares(mod)
+                changed = rewriter.visit_expr(func)
+                if rewriter.count:
+                    result = tvm.IRModule(
+                        dict(result.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos
+                    )
+                    result.update_func(var, changed)
+        return result
+
+
+@relax.expr_functor.mutator
+class _Squares(relax.PyExprMutator):
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self.count = 0
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        return made if (made := self._made(call)) is not None else call
+
+    def _made(self, call: Any) -> Any | None:
+        if getattr(call.op, "name", "") != "relax.nn.conv2d_transpose":
+            return None
+        a, weights, shape = call.attrs, array_of(call.args[1]), getattr(call.args[0].ty, "shape", None)
+        if weights is None or not hasattr(shape, "values") or a.data_layout != "NCHW" or a.kernel_layout != "IOHW":
+            return None
+        n, _, h, w = shape.values
+        inputs, outputs, high, wide = weights.shape
+        apart = [int(s) for s in a.strides] == [high, wide] and a.out_layout in ("", "NCHW") and int(a.groups) == 1
+        plain = all(int(e) == 0 for e in (*a.padding, *a.output_padding)) and all(int(e) == 1 for e in a.dilation)
+        if not apart or not plain or all(isinstance(e, tvm.tirx.IntImm) for e in (h, w)):
+            return None
+        self.count += 1
+        squares = np.ascontiguousarray(weights.transpose(1, 2, 3, 0).reshape(outputs * high * wide, inputs, 1, 1))
+        emit = self.builder_.emit
+        pixels = emit(relax.op.nn.conv2d(call.args[0], relax.const(squares, str(call.args[1].ty.dtype))))
+        parts = emit(relax.op.reshape(pixels, (n, outputs, high, wide, h, w)))
+        turned = emit(relax.op.permute_dims(parts, [0, 1, 4, 2, 5, 3]))
+        return relax.op.reshape(turned, (n, outputs, h * high, w * wide))
+
+
+__all__ = ["SquaresOfPixels"]

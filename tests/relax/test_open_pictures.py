@@ -1,0 +1,127 @@
+"""Convolutions and poolings whose rows and columns are open, against TVM's own kernels of the same module."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+
+from .networks import LLVM, module, run, values  # noqa: E402
+
+#: Around the tiles of 4 and 8 rows and of 4 to 28 columns; one pixel; primes.
+SIZES = ((1, 1), (1, 9), (2, 4), (3, 3), (4, 5), (5, 8), (7, 13), (8, 14), (9, 15), (13, 29), (16, 33))
+
+
+def sides():
+    return tvm.tirx.Var("h", "int64"), tvm.tirx.Var("w", "int64")
+
+
+def convolution(channels, outputs, kernel, stride=1, groups=1, images=1):
+    weight, bias = values(outputs, channels // groups, kernel, kernel), values(1, outputs, 1, 1)
+
+    def body(b, x):
+        y = relax.op.nn.conv2d(x, relax.const(weight), strides=stride, padding=kernel // 2, groups=groups)
+        return b.emit(relax.op.nn.relu(b.emit(relax.op.add(b.emit(y), relax.const(bias)))))
+
+    return module(body, (images, channels, *sides()))
+
+
+def pooling(op, channels, kernel, stride):
+    return module(
+        lambda b, x: b.emit(op(x, (kernel, kernel), (stride, stride), kernel // 2)), (1, channels, *sides())
+    )  # fmt: skip
+
+
+def planned(mod):
+    """The module built, every one of its functions planned."""
+    _, report = schedule(prepare(mod, LLVM), LLVM)
+    assert not report.left, str(report)
+    return build(mod, LLVM)
+
+
+def close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def same(mod, shapes, least=1):
+    """All functions are planned; they compute what TVM's own do."""
+    executable, plain = planned(mod), tvm.compile(mod, tvm.target.Target("llvm"))
+    channels, images = (int(mod["main"].params[0].ty.shape[n]) for n in (1, 0))
+    for h, w in shapes:
+        if min(h, w) >= least:
+            x = values(images, channels, h, w)
+            close(run(executable, x)[0], run(plain, x)[0])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_of_any_picture(stride):
+    same(convolution(16, 32, 3, stride), SIZES)
+
+
+def test_one_channel_for_each():
+    same(convolution(32, 32, 3, groups=32), SIZES)
+
+
+def test_a_convolution_of_single_pixels():
+    same(convolution(32, 16, 1), SIZES)
+
+
+def test_a_pooling_of_any_picture():
+    same(pooling(relax.op.nn.max_pool2d, 16, 3, 2), SIZES, least=2)
+
+
+def test_features_join_at_twice_their_size():
+    """The neck of a text detector: smaller features, repeated, added to larger ones."""
+    h, w = sides()
+
+    def body(b, x, larger):
+        large = relax.op.image.resize2d(x, (h * 2, w * 2), None, "NCHW", "nearest_neighbor", "asymmetric", "floor")
+        return b.emit(relax.op.add(b.emit(large), larger))
+
+    mod = module(body, (1, 16, h, w), (1, 16, h * 2, w * 2))
+    executable = planned(mod)
+    for high, wide in SIZES:
+        x, larger = values(1, 16, high, wide), values(1, 16, 2 * high, 2 * wide)
+        close(run(executable, x, larger)[0], x.repeat(2, 2).repeat(2, 3) + larger)
+
+
+def test_a_transposed_convolution_of_any_picture():
+    weight = values(16, 24, 2, 2)
+    mod = module(
+        lambda b, x: b.emit(relax.op.nn.conv2d_transpose(x, relax.const(weight), strides=2)), (1, 16, *sides())
+    )  # fmt: skip
+    executable = planned(mod)
+    for high, wide in SIZES:
+        x = values(1, 16, high, wide)
+        expected = np.einsum("ncij,coab->noiajb", x, weight).reshape(1, 24, 2 * high, 2 * wide)
+        close(run(executable, x)[0], expected)
+
+
+def drawn(case):
+    channels, outputs, kernel, stride, images, shapes = case
+    same(convolution(channels, outputs, kernel, stride, images=images), shapes)
+
+
+cases = st.tuples(
+    st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3, 5]), st.integers(1, 2), st.integers(1, 2),
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=2, max_size=5),
+)  # fmt: skip
+
+
+@pytest.mark.nightly
+@given(cases)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_many_drawn_convolutions(case):
+    drawn(case)
+
+
+@given(cases)
+@settings(max_examples=1, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_a_drawn_convolution(case):
+    drawn(case)
