@@ -15,6 +15,7 @@ from roller_tvm.errors import BadInput, UsageError, cannot_write, must_be
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
 from roller_tvm.models.line import SCHEDULES, Request, model_line
+from roller_tvm.models.shapes import checked_bounds, checked_likely
 from roller_tvm.session import Session
 from roller_tvm.tuning.kernel_times import KernelTime
 from roller_tvm.tuning.model_report import ModelReport
@@ -284,6 +285,8 @@ def compile(  # noqa: A001
     trusted: bool = False,
     winograd: bool = True,
     strict: bool = False,
+    bounds: Mapping[str, tuple[int, int]] | None = None,
+    likely: Mapping[str, int] | None = None,
 ) -> Model:
     """Build a model with Roller's schedules, planned while it is built.
 
@@ -322,6 +325,10 @@ def compile(  # noqa: A001
         faster; its errors are up to 20 times as large (some 1e-6 of the largest output).
     strict : bool
         Kernels that Roller did not plan are an error; by default an `UnplannedWarning` lists them.
+    bounds : mapping of name to (int, int), optional
+        Relax line: least and most of the model's open extents, ``{"n": (1, 512)}``; other sizes are refused.
+    likely : mapping of name to int, optional
+        Relax line: sizes of open extents to plan for before others, ``{"n": 128}``; all are served.
 
     Returns
     -------
@@ -347,6 +354,7 @@ def compile(  # noqa: A001
     request = Request(
         target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress,
         trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, strict=strict,
+        bounds=checked_bounds(bounds or {}), likely=checked_likely(likely or {}),
     )  # fmt: skip
     session = Session(model_line(usable_line("compiling a model")), request).read(model)
     return Model(session.load(), session.name, threads, session)

@@ -68,8 +68,14 @@ class Session:
 
     def take(self, name: str, model: Model) -> Session:
         """Take an imported model; return the session."""
-        self.name = name
-        self._job = Job(model, self.aim, self.request.buckets, self.request.tf32, self.request.winograd)
+        self.name, asked = name, self.request
+        for extent in (*asked.bounds, *asked.likely):
+            if extent not in model.symbols:
+                known = f"its open extents are {', '.join(model.symbols)}" if model.symbols else "leave the bounds out"
+                raise BadInput(f"has no open extent '{extent}'", name, known)
+        self._job = Job(
+            model, self.aim, asked.buckets, asked.tf32, asked.winograd, bounds=asked.bounds, likely=asked.likely
+        )
         if self.request.fuse_rtasks:
             self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))
         return self

@@ -53,6 +53,10 @@ def add_buckets_argument(parser: argparse.ArgumentParser) -> None:
     """--buckets."""
     told = 'Relax line: sizes of open extents to plan for, e.g. "1,8,32", or "n:1,8 m:128"'
     parser.add_argument("--buckets", metavar="SIZES", help=told)
+    told = 'Relax line: least and most of open extents, e.g. "n:1-512"; a run of another size is refused'
+    parser.add_argument("--bounds", metavar="BOUNDS", help=told)
+    told = 'Relax line: sizes of open extents to plan for before others, e.g. "n:128"; all are served'
+    parser.add_argument("--likely", metavar="SIZES", help=told)
 
 
 def add_winograd_argument(parser: argparse.ArgumentParser) -> None:

@@ -15,13 +15,14 @@ from roller_tvm.cli.line import add_line_argument, models_of, policy_of
 from roller_tvm.errors import UsageError, plain
 from roller_tvm.models import existing, parse_shapes
 from roller_tvm.models.line import SCHEDULES, Request
-from roller_tvm.models.shapes import parse_buckets
+from roller_tvm.models.shapes import parse_bounds, parse_buckets, parse_likely
 from roller_tvm.session import Session
 
 WITH_WEIGHTS = (".onnx", ".pt2")
 LAYOUTS = ("NCHW", "NHWC")  # those of either line's importer
 #: What the command to go on with has to repeat: of another shape, or planned otherwise, there are no records.
-_SHAPING = ("target", "input_shapes", "desired_layout", "params", "line", "buckets", "device", "fusion_policy")
+_SHAPING = ("target", "input_shapes", "desired_layout", "params", "line", "buckets", "bounds", "likely", "device",
+            "fusion_policy")  # fmt: skip
 _FLAGS = ("no_winograd", "fuse_rtasks", "trust_model")
 
 
@@ -71,6 +72,8 @@ def open_session(args: argparse.Namespace, what_for: str, tell: bool) -> Session
         args.target, schedules=given.get("schedules", SCHEDULES[0]), device=args.device, fuse_rtasks=args.fuse_rtasks,
         buckets=parse_buckets(args.buckets) if args.buckets else None, tf32=given.get("tf32", False),
         winograd=not given.get("no_winograd"), policy=policy_of(args), strict=given.get("strict", False),
+        bounds=parse_bounds(args.bounds) if given.get("bounds") else {},
+        likely=parse_likely(args.likely) if given.get("likely") else {},
     )  # fmt: skip
     line = models_of(args, what_for)
     line.check_options(request)

@@ -44,6 +44,10 @@ class Request:
         Relax: whether Winograd's algorithm may compute 3x3 convolutions. It is less exact (`te.winograd`).
     trusted : bool
         Read a model's file that is a program (.pt2, a module).
+    bounds : mapping of name to (int, int)
+        Least and most of open extents.
+    likely : mapping of name to int
+        Sizes of open extents to plan for before others.
     strict : bool
         Kernels that Roller did not plan are an error.
     policy : str
@@ -68,6 +72,8 @@ class Request:
     trusted: bool = False
     dynamic_shapes: Any = None
     strict: bool = False
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    likely: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class Job:
     ----------
     model : Model
     aim : Aim
-    buckets, tf32, winograd
+    buckets, tf32, winograd, bounds, likely
         See `Request`.
     fuse : tvm.transform.Pass or False
         The line's ``FuseRTasks``.
@@ -110,6 +116,8 @@ class Job:
     winograd: bool = True
     fuse: Any = False
     prepared: bool = False
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    likely: Mapping[str, int] = field(default_factory=dict)
 
 
 class ModelLine(ABC):

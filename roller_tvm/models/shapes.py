@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import BadInput, UsageError
+from ..errors import BadInput, UsageError, must_be
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -60,6 +60,66 @@ def parse_buckets(text: str) -> dict[str, list[int]] | list[int]:
     if "" in named and len(named) > 1:
         raise UsageError(f"'{text}' names some variables only", "--buckets", 'write "n:1,8 m:128"')
     return named.get("", named)
+
+
+def checked_bounds(given: Mapping[str, tuple[int, int]], where: str = "bounds") -> dict[str, tuple[int, int]]:
+    """Return bounds of open extents; a least from 0, a most not below it.
+
+    Examples
+    --------
+    >>> checked_bounds({"n": (1, 512)})
+    {'n': (1, 512)}
+    """
+    for name, pair in given.items():
+        two = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(type(e) is int for e in pair)
+        if not two or not 0 <= pair[0] <= pair[1] or pair[1] == 0:
+            raise UsageError(must_be(f"{where} of '{name}'", "a least and a most", pair), remedy="give (1, 512)")
+    return {str(name): (pair[0], pair[1]) for name, pair in given.items()}
+
+
+def checked_likely(given: Mapping[str, int], where: str = "likely") -> dict[str, int]:
+    """Return likely sizes of open extents, from 1.
+
+    Examples
+    --------
+    >>> checked_likely({"n": 128})
+    {'n': 128}
+    """
+    for name, size in given.items():
+        if type(size) is not int or size < 1:
+            raise UsageError(must_be(f"{where} '{name}'", "an int >= 1", size), remedy="give 128")
+    return {str(name): size for name, size in given.items()}
+
+
+def parse_bounds(text: str) -> dict[str, tuple[int, int]]:
+    """Return bounds from the words of ``--bounds``.
+
+    Examples
+    --------
+    >>> parse_bounds("n:1-512 h:32-640")
+    {'n': (1, 512), 'h': (32, 640)}
+    """
+    found = {}
+    for word in text.split():
+        match = re.fullmatch(r"([^\s:]+):(\d+)-(\d+)", word)
+        if match is None:
+            raise UsageError(f"'{text}' is not a list of bounds", "--bounds", 'write "n:1-512 h:32-640"')
+        found[match[1]] = int(match[2]), int(match[3])
+    return checked_bounds(found, "--bounds")
+
+
+def parse_likely(text: str) -> dict[str, int]:
+    """Return likely sizes from the words of ``--likely``.
+
+    Examples
+    --------
+    >>> parse_likely("n:128")
+    {'n': 128}
+    """
+    pairs = [word.rpartition(":") for word in text.split()]
+    if not pairs or not all(name and size.isdigit() for name, _, size in pairs):
+        raise UsageError(f"'{text}' is not a list of sizes", "--likely", 'write "n:128 h:320"')
+    return checked_likely({name: int(size) for name, _, size in pairs}, "--likely")
 
 
 def existing(path: str | os.PathLike[str], what: str) -> Path:

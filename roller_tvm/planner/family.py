@@ -202,7 +202,7 @@ Operator = Callable[[Sequence[int]], TensorExpression]
 
 def plan_families(
     operator: Operator, axes: Sequence[str], sliced: Sequence[bool], device: DeviceSpec,
-    features: Features = NO_FEATURES, likely: int = LARGE, windows: bool = False,
+    features: Features = NO_FEATURES, likely: int | Sequence[int] = LARGE, windows: bool = False,
 ) -> Iterator[PlanFamily]:  # fmt: skip
     """Yield families of plans of an operator, best first.
 
@@ -215,8 +215,8 @@ def plan_families(
         Whether each axis can be computed in parts.
     device : DeviceSpec
     features : Features
-    likely : int
-        Size that the largest tiles are planned for.
+    likely : int or sequence of int
+        Size that the largest tiles are planned for, of all axes or of each.
     windows : bool
         True if tiles read more of an input than their own part: a convolution, a pooling.
 
@@ -235,7 +235,7 @@ def plan_families(
     if not planning.product:
         yield from planning.others()
         return
-    for family in planning.products(likely):
+    for family in planning.products([likely] * len(axes) if isinstance(likely, int) else likely):
         if pictures is not None and not windows:
             first = min(pictures, family, key=lambda f: f.seconds([TYPICAL // 2] * len(axes)))
             yield from (first, pictures if first is family else family)
@@ -298,10 +298,11 @@ class _Planning:
             self.device.units,
         )  # fmt: skip
 
-    def products(self, likely: int) -> Iterator[PlanFamily]:
+    def products(self, likely: Sequence[int]) -> Iterator[PlanFamily]:
         """Yield families for a product: register tiles that are best for a large size, moved along the axes."""
         known: set[tuple[int, ...]] = set()
-        for ranked in self._plans(self._all(likely)):
+        large = [size if s else UNSLICED for size, s in zip(likely, self.sliced, strict=True)]
+        for ranked in self._plans(large):
             tile = self._register(ranked)
             if tile is None or tile in known or len(known) >= TRIED:
                 continue

@@ -80,7 +80,9 @@ class RelaxModels(ModelLine):
 
     def _telling(self, job: Job) -> Any:
         """Return the job's module, which tells its inputs."""
-        return self.package.with_signature(job.model.mod, job.model.inputs)
+        from .size_checks import with_bounds
+
+        return self.package.with_signature(with_bounds(job.model.mod, job.bounds, job.likely), job.model.inputs)
 
     def tasks(self, job: Job) -> list[Any]:
         from ..tuning.line import Model

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tvm.ir import Range
+
 from ..codegen.apply_tensorir import apply_steps_tir
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import MeasureError, RollerError, UnsupportedOperator
-from ..planner.family import Member, PlanFamily, plan_families
+from ..planner.family import LARGE, Member, PlanFamily, plan_families
 from ..roller.features import Features
+from ..te.quotient import nodes_of
+from ..tir.nodes import analyzer_of_tvm
 from ..tir.open_axes import OpenAxes, open_axes
 from ..tir.open_tiles import chosen, tiled_kernel
 from ..tir.read import TirReading, read_prim_func
+
+#: Names of variables with likely sizes.
+Likely = tuple[tuple[str, int], ...]
 
 
 class OpenFunction:
@@ -25,6 +32,8 @@ class OpenFunction:
     device : DeviceSpec
     name : str
     tf32 : bool
+    likely : tuple of (name, size)
+        Sizes of its variables to plan for before others.
 
     Raises
     ------
@@ -36,10 +45,10 @@ class OpenFunction:
     >>> scheduled, family = next(OpenFunction(func, device, "matmul").schedules())  # doctest: +SKIP
     """
 
-    def __init__(self, func: Any, device: DeviceSpec, name: str, tf32: bool = False) -> None:
+    def __init__(self, func: Any, device: DeviceSpec, name: str, tf32: bool = False, likely: Likely = ()) -> None:
         if device.kind != "cpu":
             raise UnsupportedOperator("open extents are planned for CPUs", name, "name the sizes (buckets)")
-        self.func, self.device, self.name = func, device, name
+        self.func, self.device, self.name, self.likely = func, device, name, dict(likely)
         self.axes: OpenAxes = open_axes(func)
         self.features = Features.of_tensor_ir(device, tf32)
         self._read: dict[tuple[int, ...], tuple[Any, TirReading]] = {}
@@ -59,8 +68,19 @@ class OpenFunction:
         axes = self.axes.axes
         yield from plan_families(
             lambda extents: self.reading(extents)[1].expression, [a.name for a in axes], [a.sliced for a in axes],
-            self.device, self.features, windows=self.axes.windows,
+            self.device, self.features, [self._likely(a.extent) for a in axes], self.axes.windows,
         )  # fmt: skip
+
+    def _likely(self, extent: Any) -> int:
+        """The likely size of an axis, a large one where nothing tells it."""
+        analyzer = analyzer_of_tvm()
+        symbols = [v for v in nodes_of(extent) if type(v).__name__ in ("Var", "SizeVar")]
+        if not symbols or not all(str(v.name) in self.likely for v in symbols):
+            return LARGE
+        for var in symbols:
+            size = self.likely[str(var.name)]
+            analyzer.bind(var, Range(size, size + 1))
+        return max(1, int(analyzer.const_int_bound(extent).max_value))
 
     def schedules(self) -> Iterator[tuple[Any, PlanFamily]]:
         """Yield functions with a schedule, each with its family; raises ``MeasureError`` if there is none."""

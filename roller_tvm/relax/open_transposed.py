@@ -51,7 +51,9 @@ class _Squares(relax.PyExprMutator):
         if getattr(call.op, "name", "") != "relax.nn.conv2d_transpose":
             return None
         a, weights, shape = call.attrs, array_of(call.args[1]), getattr(call.args[0].ty, "shape", None)
-        if weights is None or not hasattr(shape, "values") or a.data_layout != "NCHW" or a.kernel_layout != "IOHW":
+        if weights is None or not isinstance(shape, relax.ShapeExpr):
+            return None
+        if (a.data_layout, a.kernel_layout) != ("NCHW", "IOHW"):
             return None
         n, _, h, w = shape.values
         inputs, outputs, high, wide = weights.shape

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import tvm
@@ -31,8 +31,9 @@ from .candidates import make_candidates
 from .devices import device_of, find_target
 from .kept_schedules import KeptSchedule
 from .lowered import require_lowered
-from .open_schedule import OpenFunction
+from .open_schedule import Likely, OpenFunction
 from .rewrites import MARKS
+from .size_checks import likely_sizes
 
 SCHEDULED = "tirx.is_scheduled"
 #: Mark of a kernel that `ConnectTiles` made.
@@ -160,7 +161,7 @@ class ScheduleWithRoller:
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions scheduled."""
         require_lowered(mod)
-        start = time.perf_counter()
+        start, likely = time.perf_counter(), likely_sizes(mod)
         report = self.report
         report.notes.clear()
         result = {}
@@ -173,7 +174,7 @@ class ScheduleWithRoller:
             if self.progress is not None:
                 self.progress(name)
             device = self._device(func_target, own is not None)
-            planned = _open_planned if is_open(func) else _planned
+            planned = partial(_open_planned, likely=likely) if is_open(func) else _planned
             scheduled, note = planned(Function(func), device, str(func_target), self.top, self.tf32)
             if scheduled is None:
                 note = replace(note, predicted_us=_plain_seconds(func, device) * 1e6)
@@ -281,14 +282,16 @@ def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32
 
 
 @lru_cache(maxsize=1024)
-def _open_planned(function: Function, device: DeviceSpec, target: str, _top: int, tf32: bool) -> tuple[Any, Note]:
+def _open_planned(
+    function: Function, device: DeviceSpec, target: str, _top: int, tf32: bool, likely: Likely = ()
+) -> tuple[Any, Note]:
     """Return a function of open extents with kernels for all sizes; None and the reason if there are none."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
     kept = KeptSchedule.of(function.bare, device, target, "open", tf32)
     if (known := kept.read()) is not None:
         return known[0], Note(name, **known[1])
     try:
-        scheduled, family = next(OpenFunction(function.func, device, name, tf32).schedules())
+        scheduled, family = next(OpenFunction(function.func, device, name, tf32, likely).schedules())
     except RollerError as error:
         return None, Note(name, reason=error.what)
     except Exception as error:  # a bug of a recipe or of this; TVM's own schedule is used

@@ -7,7 +7,7 @@ compares, without a call of Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tvm
@@ -16,8 +16,8 @@ from tvm import relax, tirx
 from ..models.size_checks import condition, names_of
 from .dynamic import symbols_of
 
-#: Attribute of a Relax function.
-CHECKS = "roller_tvm.checks"
+#: Attributes of a Relax function: conditions on its sizes, and likely sizes (``n=128``).
+CHECKS, LIKELY = "roller_tvm.checks", "roller_tvm.likely"
 
 
 def checks_of(func: Any) -> list[str]:
@@ -34,6 +34,31 @@ def with_checks(mod: Any, checks: Iterable[str]) -> Any:
     """
     found = list(dict.fromkeys([*checks_of(mod["main"]), *checks]))
     return _changed(mod, {mod.get_global_var("main"): mod["main"].with_attr(CHECKS, found)}) if found else mod
+
+
+def with_bounds(mod: Any, bounds: Mapping[str, tuple[int, int]], likely: Mapping[str, int]) -> Any:
+    """Return the module with bounds and likely sizes of the open extents of 'main'.
+
+    Examples
+    --------
+    >>> mod = with_bounds(mod, {"n": (1, 512)}, {"n": 128})  # doctest: +SKIP
+    """
+    if not bounds and not likely:
+        return mod
+    checks = [c for name, (least, most) in bounds.items() for c in (f"{least} <= {name}", f"{name} <= {most}")]
+    mod = with_checks(mod, checks)
+    sizes = {name: most for name, (_, most) in bounds.items()} | dict(likely)
+    told = [f"{name}={size}" for name, size in sizes.items()]
+    return _changed(mod, {mod.get_global_var("main"): mod["main"].with_attr(LIKELY, told)})
+
+
+def likely_sizes(mod: Any) -> tuple[tuple[str, int], ...]:
+    """Return the likely sizes of a module's open extents."""
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function) and func.attrs and LIKELY in func.attrs:
+            pairs = (str(told).split("=") for told in func.attrs[LIKELY])
+            return tuple((name, int(size)) for name, size in pairs)
+    return ()
 
 
 @tvm.transform.module_pass(opt_level=0, name="CheckSizes")
@@ -81,4 +106,4 @@ def _changed(mod: Any, functions: dict[Any, Any]) -> Any:
     return result
 
 
-__all__ = ["CHECKS", "CheckSizes", "checks_of", "with_checks"]
+__all__ = ["CHECKS", "CheckSizes", "checks_of", "likely_sizes", "with_bounds", "with_checks"]

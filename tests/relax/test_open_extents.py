@@ -195,3 +195,24 @@ def test_what_is_left_is_told_once_and_an_error_if_it_must_not_be():
         roller_tvm.compile(mod, strict=True)
     planned_whole = module(lambda b, x: b.emit(relax.op.nn.relu(x)), (var(), 6))
     roller_tvm.compile(planned_whole, strict=True)
+
+
+def test_bounds_are_kept_and_a_likely_size_is_planned_for():
+    import roller_tvm
+    from roller_tvm.errors import BadInput, UsageError
+
+    mod = module(lambda b, x: b.emit(relax.op.matmul(x, relax.const(WEIGHT))), (var(), 24))
+    model = roller_tvm.compile(mod, bounds={"n": (2, 16)}, likely={"n": 3})
+    x = values(16, 24)
+    close(model(x), x @ WEIGHT)
+    close(model(x[:2]), x[:2] @ WEIGHT)
+    for size in (1, 17):
+        with pytest.raises(BadInput, match=f"n = {size}, but .* must hold"):
+            model(values(size, 24))
+    assert "i0=3" in str(model.report()) or "i0 from 3" in str(model.report()), model.report()
+    with pytest.raises(BadInput, match="no open extent 'm'"):
+        roller_tvm.compile(mod, bounds={"m": (1, 2)})
+    with pytest.raises(UsageError, match="bounds"):
+        roller_tvm.compile(mod, bounds={"n": (5, 2)})
+    with pytest.raises(UsageError, match="likely"):
+        roller_tvm.compile(mod, likely={"n": 0})

@@ -44,11 +44,11 @@ def dynamic(parser: argparse.ArgumentParser) -> None:
     Relax line. Each implementation runs in a process of its own, in turns; medians of the rounds, answers compared. A
     ratio above 1: the build with open extents is faster. Build times are of one build, in a process of its own.
     """
-    parser.add_argument("--models", type=names, default=list(MODELS), help=f"of {', '.join(MODELS)}; default all")
+    parser.add_argument("--models", type=names, default=list(MODELS), help=f"names: {', '.join(MODELS)}; default all")
     parser.add_argument("--layers", type=int, help="layers of transformers, blocks a stage of ResNet; default whole")
     parser.add_argument("--decode", action="store_true", help="a decoder's single token after a random past")
     parser.add_argument("--count", type=int, default=10, help="random sizes of each model; default 10")
-    parser.add_argument("--seed", type=int, default=1, help="of the sizes; default 1")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random sizes; default 1")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no new size after this time")
     parser.add_argument("--folder", type=Path, default=NETWORKS, help="folder; default %(default)s")
     parser.add_argument("--builds", action="store_true", help="only build the models with open extents")
