@@ -168,7 +168,7 @@ def _tanh_gelu(net: OpenNetwork, x: str) -> str:
 
 
 def llama(folder: Path, layers: int = 12, wide: int = 768, count: int = 12, feed: int = 2048) -> OpenModel:
-    """A Llama-like decoder with a cache: n new tokens after p past ones; prefill is p = 0, decoding n = 1."""
+    """A Llama-like decoder with a cache: n new tokens after p past ones; one past token for a prefill, n = 1 to decode."""
     net, size, words, most = OpenNetwork(), 64, 32000, 2048
     inputs: Inputs = {"tokens": ((1, "n"), "int64")}
     for layer in range(layers):
@@ -206,7 +206,7 @@ def llama(folder: Path, layers: int = 12, wide: int = 768, count: int = 12, feed
         x = net.node("Add", [x, net.product(gate, feed, wide)])
     last = net.part(net.rms_norm(x, wide), net.whole([-1]), net.whole([2**31 - 1]), 1)
     results.insert(0, net.product(last, wide, words))
-    return _written(net, folder, f"llama-{layers}", inputs, results, {"n": (1, 512), "p": (0, 0)})
+    return _written(net, folder, f"llama-{layers}", inputs, results, {"n": (1, 512), "p": (1, 1)})
 
 
 def resnet50(folder: Path, blocks: Sequence[int] = (3, 4, 6, 3)) -> OpenModel:

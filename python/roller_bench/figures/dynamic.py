@@ -38,7 +38,7 @@ def dynamic(parser: argparse.ArgumentParser) -> None:
     """Time models with open extents at random sizes: one build, a build for each size, onnxruntime.
 
         .venv/relax/bin/python -m roller_bench dynamic --models bert,llama --layers 2
-        ... dynamic --models llama --decode        # one new token after 0 to 512 past ones
+        ... dynamic --models llama --decode        # one new token after 1 to 512 past ones
         ... dynamic --seconds 600                  # stop then; the same command goes on
 
     Relax line. Each implementation runs in a process of its own, in turns; medians of the rounds, answers compared. A
@@ -73,7 +73,7 @@ def _run(args: argparse.Namespace) -> int:
         model = written(name, args.folder, args.layers)
         decode = args.decode and "p" in model.bounds
         rng = np.random.default_rng(args.seed)
-        drawn = [{"n": 1, "p": int(rng.integers(0, 513))} for _ in range(args.count)] if decode else model.drawn(
+        drawn = [{"n": 1, "p": int(rng.integers(1, 513))} for _ in range(args.count)] if decode else model.drawn(
             args.count, rng
         )  # fmt: skip
         wanted += [{"model": model, "name": model.name, "sizes": s, "cpu": cpu_id()} for s in drawn]
