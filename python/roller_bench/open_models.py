@@ -168,7 +168,7 @@ def _tanh_gelu(net: OpenNetwork, x: str) -> str:
 
 
 def llama(folder: Path, layers: int = 12, wide: int = 768, count: int = 12, feed: int = 2048) -> OpenModel:
-    """A Llama-like decoder with a cache: n new tokens after p past ones; 1 past token for a prefill, n = 1 to decode."""
+    """A Llama-like decoder with a cache: n tokens after p past ones; 1 past token for a prefill, n = 1 to decode."""
     net, size, words, most = OpenNetwork(), 64, 32000, 2048
     inputs: Inputs = {"tokens": ((1, "n"), "int64")}
     for layer in range(layers):
