@@ -23,7 +23,9 @@ RELAY = lines("roller_tvm/tvm_env/relay-line.txt")
 RELAX = ["apache-tvm>=0.26,<0.28", "apache-tvm-ffi==0.1.14.post1", "cloudpickle", "psutil", "tornado"]
 # pyopencl runs kernels on PoCL, where there is one (Debian: pocl-opencl-icd).
 OPENCL = ["pyopencl"]
-TEST = ["pytest>=8", "hypothesis>=6", "islpy", *OPENCL]
+# Integer sets, for proofs.
+PROOF = ["islpy"]
+TEST = ["pytest>=8", "hypothesis>=6", *PROOF, *OPENCL]
 
 # Packages of tools, in python/.
 TOOLS = ["roller_check", "roller_bench", "roller_bench.*"]
@@ -62,6 +64,7 @@ setup(
         "relax-onnx": ["onnx>=1.18", "onnxslim", "onnxruntime"],
         "relax-torch": ["torch>=2.6"],
         "opencl": OPENCL,
+        "proof": PROOF,
         # rich shows progress and tables.
         "demo": ["pillow", "rich"],
         "test": TEST,

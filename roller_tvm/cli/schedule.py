@@ -9,6 +9,7 @@ from roller_tvm.cli.line import models_of
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, UsageError, WrongAnswer
 from roller_tvm.ir import TensorExpression
+from roller_tvm.ir.operators import parse_operator
 from roller_tvm.planner.explain.words import seconds
 from roller_tvm.roller.features import Features
 from roller_tvm.schedules.renaming import renamed
@@ -25,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedule-from", type=Path, metavar="FILE", help=told)
     told = "with --schedule-from: build it for this CPU, compare its answer, and time it beside Roller's own"
     parser.add_argument("--measure", action="store_true", help=f"{told}; needs a TVM")
+    told = "prove the kernels of the best plan, or of --schedule-from, by integer sets: bounds, races, barriers, values"
+    parser.add_argument("--prove", action="store_true", help=f"{told}; needs a TVM and islpy")
 
 
 def check(args: argparse.Namespace, device: DeviceSpec) -> None:
@@ -34,6 +37,8 @@ def check(args: argparse.Namespace, device: DeviceSpec) -> None:
               ("json", "--json"), ("measured", "--rank-by"))  # fmt: skip
     if given and (other := next((told for name, told in others if getattr(args, name)), "")):
         raise UsageError(f"{other} does not go with {given}", "plan", "give one of them")
+    if args.prove and (args.operators or args.json):
+        raise UsageError("--prove is about one operator, and prints no JSON", "plan", "leave one of them out")
     if args.measure and args.schedule_from is None:
         raise UsageError("--measure goes with --schedule-from FILE", "plan", "give both")
     if args.measure and device.kind != "cpu":
@@ -51,6 +56,24 @@ def run(args: argparse.Namespace, expression: TensorExpression, device: DeviceSp
     print(made)
     print(f"# predicted {_told(made)}; Roller's own {_told(own)}")
     return _measured(args, made, own) if args.measure else 0
+
+
+def prove(args: argparse.Namespace, device: DeviceSpec, features: Features) -> int:
+    """Print the proof of the best plan, or of a script; 1 if it is refuted."""
+    from roller_tvm.ir.operators import parse_params
+    from roller_tvm.te import te_operator
+
+    line = models_of(args, "proving a schedule")
+    tensors = list(te_operator(args.words[0], **parse_params(" ".join(args.words[1:]))))
+    read = line.read(tensors)
+    if args.schedule_from is not None:
+        script = Script.read(_text(args.schedule_from), str(args.schedule_from))
+        steps = renamed(script, parse_operator(args.words), read).steps
+    else:
+        steps = schedule(read, None, device, features).script.steps
+    proof = line.prove(tensors, steps, device)
+    print(proof)
+    return int(proof.answer == "refuted")
 
 
 def _text(path: Path) -> str:

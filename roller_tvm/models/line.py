@@ -268,6 +268,10 @@ class ModelLine(ABC):
         """Execute a plan's kernels on this CPU and compare: yield the words of the emulator, and then of PoCL."""
 
     @abstractmethod
+    def prove(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
+        """Return the `Proof` of a schedule's kernels (``schedules.proofs``)."""
+
+    @abstractmethod
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         """Compile a ranked plan's kernels; return a `CompiledPlan`, or a `Rejection`."""
 

@@ -147,6 +147,17 @@ class RelaxModels(ModelLine):
         if on_pocl:
             yield checker.check_plan_on_pocl(plan, tensors)
 
+    def prove(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
+        import tvm
+
+        from ..codegen.apply_tensorir import apply_steps_tir
+        from .proving import prove
+
+        func, reading = _prim_func(tensors)
+        words = {"kind": "cuda", "arch": device.arch} if device.arch.startswith("sm_") else {"kind": "llvm"}
+        scheduled = apply_steps_tir(func, reading, steps).mod["main"]
+        return prove(scheduled, func, tvm.target.Target(words), device, reading.expression.name)
+
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         from .cuda import check_resources
 

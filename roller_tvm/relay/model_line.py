@@ -131,6 +131,15 @@ class RelayModels(ModelLine):
         if on_pocl:
             yield checker.check_plan_on_pocl(plan, tensors)
 
+    def prove(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
+        from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
+        from roller_tvm.relay.proving import prove
+        from roller_tvm.te import read_te
+
+        reading = read_te(tensors)
+        schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), steps)
+        return prove(schedule, args, device, reading.expression.name)
+
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         from roller_tvm.codegen.apply_te import TeProgram
         from roller_tvm.relay.cuda import check_resources

@@ -1,0 +1,122 @@
+"""TVM's index expressions and conditions as text in isl's notation. Knows the nodes of either line by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...codegen.flat import called, is_load, kind_of, number_of
+from ...te.numbering import dtype_of_node
+
+_COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=", "NE": "!="}
+_OPPOSITE = {"LT": ">=", "LE": ">", "GT": "<=", "GE": "<", "EQ": "!=", "NE": "="}
+
+
+@dataclass
+class Text:
+    """Expressions of one statement: values that are named on the way, and what is not affine.
+
+    Parameters
+    ----------
+    name_of : function of Var -> str or None
+        isl's name of a loop or a size.
+    values : dict
+        Hash of a bound variable -> its value.
+    """
+
+    name_of: Callable[[Any], str | None]
+    values: dict[int, Any]
+    names: list[str] = field(default_factory=list)
+    rules: list[str] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+
+    def index(self, node: Any) -> str:
+        """Return an integer expression; a part that is not affine becomes any number."""
+        kind, number = kind_of(node), number_of(node)
+        if number is not None:
+            return f"({number})" if number < 0 else str(number)
+        if kind in ("Var", "SizeVar"):
+            if hash(node) in self.values:
+                return self.index(self.values[hash(node)])
+            return self.name_of(node) or self._any(node)
+        if kind in ("Add", "Sub"):
+            return f"({self.index(node.a)} {'+' if kind == 'Add' else '-'} {self.index(node.b)})"
+        if kind == "Mul":
+            return self._product(node)
+        if kind in ("FloorDiv", "FloorMod", "Div", "Mod"):
+            return self._quotient(node, node.a, node.b, "Mod" in kind, kind in ("Div", "Mod"))
+        if kind in ("Min", "Max"):
+            return f"{kind.lower()}({self.index(node.a)}, {self.index(node.b)})"
+        if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
+            return self.index(node.value)
+        if kind == "Select" or called(node) == "if_then_else":
+            return self._choice(node)
+        name = called(node)
+        if name == "shift_right" and (by := number_of(node.args[1])) is not None:
+            return f"floor(({self.index(node.args[0])})/{1 << by})"
+        if name == "shift_left" and (by := number_of(node.args[1])) is not None:
+            return f"({1 << by} * ({self.index(node.args[0])}))"
+        if name == "bitwise_and" and (mask := number_of(node.args[1])) is not None and not (mask + 1) & mask:
+            return f"(({self.index(node.args[0])}) mod {mask + 1})"
+        return self._any(node)
+
+    def _product(self, node: Any) -> str:
+        a, b = self.index(node.a), self.index(node.b)
+        for number, other in ((a, b), (b, a)):
+            if number.strip("()").lstrip("-").isdigit():
+                return f"({number} * {other})"
+        return self._any(node)
+
+    def _quotient(self, node: Any, a: Any, b: Any, rest: bool, truncated: bool) -> str:
+        by = number_of(b)
+        if by is None or by < 1:
+            return self._any(node)
+        value = self.index(a)
+        if truncated:  # TVM has these where a number is not below 0; any other is checked by nobody
+            self.rules.append(f"{value} >= 0")
+        return f"(({value}) mod {by})" if rest else f"floor(({value})/{by})"
+
+    def _choice(self, node: Any) -> str:
+        condition, yes, no = (
+            (node.condition, node.true_value, node.false_value) if kind_of(node) == "Select" else node.args
+        )
+        name = self._new()
+        holds, fails = self.condition(condition), self.condition(condition, holds=False)
+        self.rules.append(f"(({holds} and {name} = {self.index(yes)}) or ({fails} and {name} = {self.index(no)}))")
+        return name
+
+    def _new(self) -> str:
+        self.names.append(f"e{len(self.names)}")
+        return self.names[-1]
+
+    def _any(self, node: Any) -> str:
+        self.opaque.append(str(node))
+        return self._new()
+
+    def condition(self, node: Any, holds: bool = True) -> str:
+        """Return a condition, or its opposite; one that is not affine is taken as open: it may hold or not."""
+        kind = kind_of(node)
+        if kind in ("IntImm", "bool") or isinstance(node, bool):
+            return "true" if bool(number_of(node)) == holds else "false"
+        if kind in ("And", "Or"):
+            word = "and" if (kind == "And") == holds else "or"
+            return f"({self.condition(node.a, holds)} {word} {self.condition(node.b, holds)})"
+        if kind == "Not":
+            return self.condition(node.a, not holds)
+        if called(node) == "likely":
+            return self.condition(node.args[0], holds)
+        if called(node) in ("bitwise_and", "bitwise_or") and dtype_of_node(node).startswith(("bool", "uint1")):
+            word = "and" if (called(node) == "bitwise_and") == holds else "or"
+            return f"({self.condition(node.args[0], holds)} {word} {self.condition(node.args[1], holds)})"
+        if kind in ("Var", "SizeVar") and hash(node) in self.values:
+            return self.condition(self.values[hash(node)], holds)
+        if kind in _COMPARE and dtype_of_node(node.a).startswith(("int", "uint")) and not is_load(node.a):
+            known, count = len(self.opaque), len(self.names)
+            sign = (_COMPARE if holds else _OPPOSITE)[kind]
+            text = f"({self.index(node.a)} {sign} {self.index(node.b)})"
+            if len(self.opaque) == known:
+                return text
+            del self.names[count:], self.opaque[known:]
+        self.opaque.append(str(node))
+        return "true"

@@ -1,0 +1,175 @@
+"""The iteration whose value a read gets: exact dataflow by isl, threads side by side statement by statement.
+
+A kernel without races computes the same in any order of its threads, so one order is enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .answers import PROVEN, REFUTED, UNDECIDED, Finding
+from .kernel import BLOCK, PARALLEL, THREAD, Access, Buffer, Dim, Kernel, Statement
+from .memory import box_of
+from .sets import library
+from .witness import element, iteration, parameters_of, point_of
+
+
+@dataclass
+class Flow:
+    """Sources of every read of memory that the kernel itself writes.
+
+    Attributes
+    ----------
+    sources : dict
+        (statement, number of the read) -> isl.UnionMap from the reading iterations to the writing ones: the last to set
+        the element, and all to combine with it since.
+    missing : dict
+        The same -> isl.UnionSet of iterations without a value.
+    finals : dict
+        Output -> isl.UnionMap from its elements to the statements whose values they hold at the end.
+    """
+
+    kernel: Kernel
+    sources: dict[tuple[int, int], Any] = field(default_factory=dict)
+    missing: dict[tuple[int, int], Any] = field(default_factory=dict)
+    finals: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        written = {a.buffer for s in self.kernel.statements for a in s.accesses if a.write}
+        for buffer in self.kernel.buffers:
+            if buffer in written:
+                self._of_buffer(buffer)
+
+    def _of_buffer(self, buffer: Buffer) -> None:
+        isl = library()
+        sets: list[Any] = []
+        adds: list[Any] = []
+        times: list[Any] = []
+        reads: dict[str, tuple[Statement, int, Access]] = {}
+        depth = max(len(s.place) for s in self.kernel.statements) + 1
+        for s in self.kernel.statements:
+            used = False
+            for n, access in enumerate(s.accesses):
+                if access.buffer != buffer:
+                    continue
+                used = True
+                if access.write:
+                    (adds if s.update or not access.exact else sets).append(access.homes)
+                elif not (s.update and _is_own(s, access)):
+                    reads[f"R{s.number}_{n}"] = s, n, access
+            if used:
+                times.append(_time(s, s.space, depth))
+        sinks = [access.homes.set_tuple_name(isl.dim_type.in_, name) for name, (_, _, access) in reads.items()]
+        times += [_time(s, name, depth) for name, (s, _, _) in reads.items()]
+        if buffer.parameter:
+            box = box_of(buffer, self.kernel).set_tuple_name("F")
+            sinks.append(box.identity().set_tuple_name(isl.dim_type.out, buffer.space))
+            zeros = ", ".join(["1", *["0"] * (depth - 1)])
+            names = ", ".join(f"f{n}" for n in range(len(buffer.shape)))
+            times.append(isl.Map(f"{{ F[{names}] -> [{zeros}] }}"))
+        if not sinks:
+            return
+        info = isl.UnionAccessInfo.from_sink(_union(sinks))
+        info = info.set_must_source(_union(sets)) if sets else info
+        info = info.set_may_source(_union(adds)) if adds else info
+        found = info.set_schedule_map(_union(times)).compute_flow()
+        whole, lacking = found.get_may_dependence().reverse(), found.get_may_no_source().domain()
+        for name, (s, n, access) in reads.items():
+            only = isl.UnionSet.from_set(access.homes.domain().set_tuple_name(name))
+            back = _union([_renamed(s, name)])
+            self.sources[s.number, n] = back.apply_range(whole.intersect_domain(only))
+            self.missing[s.number, n] = lacking.intersect(only)
+        if buffer.parameter:
+            only = isl.UnionSet.from_set(box_of(buffer, self.kernel).set_tuple_name("F"))
+            self.finals[buffer.number] = whole.intersect_domain(only)
+
+
+def initialised(flow: Flow) -> Finding:
+    """Every element that is read was written before."""
+    kernel, undecided = flow.kernel, ""
+    for (number, n), lacking in flow.missing.items():
+        if lacking.is_empty():
+            continue
+        statement = kernel.statements[number]
+        access = statement.accesses[n]
+        if not access.exact:
+            undecided = undecided or access.text
+            continue
+        sets: list[Any] = []
+        lacking.foreach_set(sets.append)
+        values = point_of(sets[0])
+        point = library().Set(f"{{ {statement.space}[{', '.join(map(str, values))}] }}")
+        at = point_of(point.apply(access.elements)) if not kernel.parameters else []
+        told = element(access.buffer, at) if at else access.buffer.name
+        where = f"{iteration(statement, values)}{parameters_of(sets[0], kernel)}"
+        return Finding("initialised", REFUTED, f"{told} is read at {where} before it is written")
+    updates = _unset(flow)
+    if updates is not None:
+        return updates
+    return Finding("initialised", UNDECIDED, undecided) if undecided else Finding("initialised", PROVEN)
+
+
+def _unset(flow: Flow) -> Finding | None:
+    """Return a finding if a sum starts from memory that nothing set."""
+    isl, kernel = library(), flow.kernel
+    depth = max(len(s.place) for s in kernel.statements) + 1
+    for buffer in kernel.buffers:
+        adding = [s for s in kernel.statements if s.update and s.write is not None and s.write.buffer == buffer]
+        if not adding:
+            continue
+        setting = [s for s in kernel.statements if not s.update for a in s.accesses if a.write and a.buffer == buffer]
+        sinks = [s.write.homes.set_tuple_name(isl.dim_type.in_, f"U{s.number}") for s in adding if s.write]
+        times = [_time(s, f"U{s.number}", depth) for s in adding] + [_time(s, s.space, depth) for s in setting]
+        info = isl.UnionAccessInfo.from_sink(_union(sinks))
+        if setting:
+            info = info.set_must_source(_union([s.write.homes for s in setting if s.write]))
+        lacking = info.set_schedule_map(_union(times)).compute_flow().get_must_no_source().domain()
+        if lacking.is_empty():
+            continue
+        sets: list[Any] = []
+        lacking.foreach_set(sets.append)
+        name = sets[0].get_tuple_name()
+        statement = kernel.statements[int(name[1:])]
+        values = point_of(sets[0])
+        if not all(s.exact for s in (*adding, *setting)):
+            return Finding("initialised", UNDECIDED, f"{buffer.name} under a condition")
+        told = f"{buffer.name} is added to at {iteration(statement, values)} before it is set"
+        return Finding("initialised", REFUTED, f"{told}{parameters_of(sets[0], kernel)}")
+    return None
+
+
+def _is_own(statement: Statement, access: Access) -> bool:
+    """Return whether a read is of the element that the statement writes."""
+    write = statement.write
+    return write is not None and bool(access.elements.is_subset(write.elements))
+
+
+def _time(statement: Statement, space: str, depth: int) -> Any:
+    """Return when iterations run: in the order of the function, threads side by side."""
+    entries: list[str] = []
+    threads: list[str] = []
+    for part in statement.place:
+        if isinstance(part, Dim):
+            (threads if part.kind == THREAD else entries).append(part.var)
+        else:
+            entries.append(str(part))
+    entries = [*entries, *["0"] * (depth - len(entries) - len(threads)), *threads]
+    names = ", ".join(d.var for d in statement.dims)
+    return library().Map(f"{{ {space}[{names}] -> [{', '.join(entries)}] }}")
+
+
+def _renamed(statement: Statement, name: str) -> Any:
+    names = ", ".join(d.var for d in statement.dims)
+    return library().Map(f"{{ {statement.space}[{names}] -> {name}[{names}] }}")
+
+
+def _union(maps: list[Any]) -> Any:
+    isl = library()
+    found = isl.UnionMap.from_map(maps[0])
+    for one in maps[1:]:
+        found = found.union(isl.UnionMap.from_map(one))
+    return found
+
+
+__all__ = ["BLOCK", "PARALLEL", "Flow", "initialised"]

@@ -1,0 +1,117 @@
+"""A scheduled function as integer sets: statements with domains, accesses and places in time; buffers with shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Kinds of loops whose trips run at the same time, and those of a block's threads.
+BLOCK, THREAD, PARALLEL, VECTOR, SERIAL = "block", "thread", "parallel", "vectorize", "serial"
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One loop around a statement: its number among all loops, its name, its kind."""
+
+    number: int
+    name: str
+    kind: str
+    extent: int = 0  # 0 if it is not a number
+
+    @property
+    def var(self) -> str:
+        """Its name in isl's notation."""
+        return f"i{self.number}"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory: `dims` are the loops around its allocation, () for a parameter."""
+
+    number: int
+    name: str
+    shape: tuple[str, ...]  # in isl's notation
+    scope: str
+    dims: tuple[Dim, ...] = ()
+    parameter: bool = False
+    bytes: int = 0  # of all elements, 0 if the shape is open
+
+    @property
+    def space(self) -> str:
+        return f"B{self.number}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read or a write of a statement.
+
+    Parameters
+    ----------
+    buffer : Buffer
+    elements : isl.Map
+        Statement -> elements.
+    homes : isl.Map
+        Statement -> loops around the allocation, then elements: another allocation is another home.
+    write : bool
+    exact : bool
+        False if `elements` holds more than is accessed: an index or a condition was not affine.
+    text : str
+        The access as TVM prints it, or the part that is not affine.
+    """
+
+    buffer: Buffer
+    elements: Any
+    homes: Any
+    write: bool
+    exact: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A store, a barrier or a reduction over threads.
+
+    Parameters
+    ----------
+    place : tuple of int or Dim
+        From the outside: the loops around it, and its number in each sequence.
+    domain : isl.Set
+    update : str
+        What combines the value with the element that it replaces: 'Add', 'Max', 'other', ...; '' if nothing does.
+    """
+
+    number: int
+    place: tuple[int | Dim, ...]
+    domain: Any
+    accesses: tuple[Access, ...]
+    text: str
+    update: str = ""
+    barrier: bool = False
+    exact: bool = True
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(p for p in self.place if isinstance(p, Dim))
+
+    @property
+    def space(self) -> str:
+        return f"S{self.number}"
+
+    @property
+    def write(self) -> Access | None:
+        return next((a for a in self.accesses if a.write), None)
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        return tuple(a for a in self.accesses if not a.write)
+
+
+@dataclass
+class Kernel:
+    """A function: its statements in order and its buffers; `context` bounds its parameters."""
+
+    statements: list[Statement] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    parameters: dict[str, str] = field(default_factory=dict)  # isl's name -> TVM's
+    context: str = ""
+    unread: list[str] = field(default_factory=list)  # what the reader does not know

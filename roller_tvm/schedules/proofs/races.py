@@ -1,0 +1,181 @@
+"""No two iterations that run at the same time touch an element of which one writes it; barriers reach all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .answers import PROVEN, REFUTED, UNDECIDED, Finding
+from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement
+from .sets import library
+from .witness import element, iteration, parameters_of, point_of
+
+_AT_ONCE = {BLOCK: "blocks", THREAD: "threads", PARALLEL: "parallel loops", VECTOR: "lanes"}
+
+
+def barriers(kernel: Kernel) -> Finding:
+    """Every barrier is reached by all threads of a block, or by none."""
+    isl = library()
+    for statement in kernel.statements:
+        threads = [n for n, d in enumerate(statement.dims) if d.kind == THREAD and d.name.startswith("threadIdx")]
+        if not statement.barrier or not threads:
+            continue
+        if not statement.exact:
+            return Finding("barriers", UNDECIDED, f"a condition around the barrier {statement.text}")
+        domain, dims = statement.domain, statement.dims
+        everyone = domain
+        for n in reversed(threads):
+            everyone = everyone.project_out(isl.dim_type.set, n, 1)
+        kept = [d.var for n, d in enumerate(dims) if n not in threads]
+        ranges = " and ".join(f"0 <= {dims[n].var} < {dims[n].extent}" for n in threads)
+        every = isl.Map(f"{{ T[{', '.join(kept)}] -> {statement.space}[{', '.join(d.var for d in dims)}] : {ranges} }}")
+        everyone = everyone.set_tuple_name("T").apply(every)
+        left = everyone.subtract(domain)
+        if not left.is_empty():
+            return Finding("barriers", REFUTED, f"{iteration(statement, point_of(left))} does not reach a barrier")
+    return Finding("barriers", PROVEN)
+
+
+def races(kernel: Kernel) -> Finding:
+    """Elements that one of several iterations at a time writes are touched by no other."""
+    undecided = ""
+    for buffer in kernel.buffers:
+        touching = [(s, a) for s in kernel.statements for a in s.accesses if a.buffer == buffer]
+        writes = [(s, a) for s, a in touching if a.write]
+        for first, write in writes:
+            for second, other in touching:
+                if other.write and second.number < first.number:
+                    continue  # seen from the other side
+                found = _race(kernel, buffer, first, write, second, other)
+                if found is None:
+                    continue
+                pairs, kind = found
+                if not (write.exact and other.exact):
+                    undecided = undecided or (other if write.exact else write).text
+                    continue
+                return Finding("races", REFUTED, _told(kernel, buffer, first, write, second, pairs, kind))
+    return Finding("races", UNDECIDED, undecided) if undecided else Finding("races", PROVEN)
+
+
+def _race(
+    kernel: Kernel, buffer: Buffer, first: Statement, write: Access, second: Statement, other: Access
+) -> tuple[Any, str] | None:
+    rules = list(_at_once(first, second))
+    if not rules:
+        return None
+    cells = [_cell(a) for a in (write, other)]
+    same = cells[0].apply_range(cells[1].reverse())
+    if same.is_empty():
+        return None
+    for kind, rule in rules:
+        if kind == THREAD and buffer.scope in ("local", "warp"):
+            continue
+        text = f"{{ {_tuple(first, 'i')} -> {_tuple(second, 'j')} : {rule} }}"
+        pairs = same.intersect(library().Map(text))
+        if not pairs.is_empty() and kind == THREAD:
+            pairs = _without_separated(pairs, kernel, first, second)
+        if not pairs.is_empty():
+            return pairs, kind
+    return None
+
+
+def _told(
+    kernel: Kernel, buffer: Buffer, first: Statement, write: Access, second: Statement, pairs: Any, kind: str
+) -> str:
+    values, count = point_of(pairs), len(first.dims)
+    one, two = values[:count], values[count : count + len(second.dims)]
+    point = library().Set(f"{{ {first.space}[{', '.join(map(str, one))}] }}")
+    at = point_of(point.apply(write.elements))
+    doing = "written" if second.write is not None and second.write.buffer == buffer else "read"
+    told = f"{element(buffer, at)} is written at {iteration(first, one)} and {doing} at {iteration(second, two)}"
+    return f"{told}, {_AT_ONCE[kind]} at the same time{parameters_of(pairs, kernel)}"
+
+
+def _cell(access: Access) -> Any:
+    """Return an access with the memory that it touches: one allocation in a serial loop is the same each time."""
+    isl, dims = library(), access.buffer.dims
+    found = access.homes
+    for n in reversed(range(len(dims))):
+        if dims[n].kind not in (BLOCK, PARALLEL, THREAD, VECTOR):
+            found = found.project_out(isl.dim_type.out, n, 1)
+    return found.set_tuple_name(isl.dim_type.out, "cell")
+
+
+def _tuple(statement: Statement, letter: str) -> str:
+    return f"{statement.space}[{', '.join(f'{letter}{d.number}' for d in statement.dims)}]"
+
+
+def _common(first: Statement, second: Statement) -> list[Dim]:
+    """Return the loops that two statements share, from the outside."""
+    shared = []
+    for a, b in zip(first.place, second.place, strict=False):
+        if a != b:
+            break
+        if isinstance(a, Dim):
+            shared.append(a)
+    return shared
+
+
+def _at_once(first: Statement, second: Statement) -> Iterator[tuple[str, str]]:
+    """Yield (kind, rule): the rule, of iterations i and j, says that they run at the same time."""
+    equal: list[str] = []  # of loops outside
+    launch: list[str] | None = None  # of loops outside of blocks and threads
+    blocks: list[str] = []
+    for dim in _common(first, second):
+        if dim.kind in (PARALLEL, VECTOR):
+            yield dim.kind, " and ".join([*equal, f"i{dim.number} != j{dim.number}"])
+        if dim.kind in (BLOCK, THREAD) and launch is None:
+            launch = list(equal)
+        if dim.kind == BLOCK:
+            blocks.append(f"i{dim.number} = j{dim.number}")
+        equal.append(f"i{dim.number} = j{dim.number}")
+    threads = [f"i{a.number} != j{b.number}" for a in first.dims for b in second.dims
+               if a.kind == b.kind == THREAD and a.name == b.name]  # fmt: skip
+    if launch is None:
+        return  # kernels that run one after the other
+    if blocks:
+        differ = " or ".join(rule.replace(" = ", " != ") for rule in blocks)
+        yield BLOCK, " and ".join([*launch, f"({differ})"])
+    if threads:
+        yield THREAD, " and ".join([*launch, *blocks, f"({' or '.join(threads)})"])
+
+
+def _without_separated(pairs: Any, kernel: Kernel, first: Statement, second: Statement) -> Any:
+    """Return the pairs without those between which every thread waits at a barrier."""
+    isl = library()
+    for barrier in kernel.statements:
+        if not barrier.barrier:
+            continue
+        for early, late, turned in ((first, second, False), (second, first, True)):
+            one, two = _before(early, barrier), _before(barrier, late)
+            if not one or not two:
+                continue
+            waits = barrier.domain
+            before = isl.Map(f"{{ {_tuple(early, 'i')} -> {_tuple(barrier, 'j')} : {one} }}").intersect_range(waits)
+            after = isl.Map(f"{{ {_tuple(barrier, 'i')} -> {_tuple(late, 'j')} : {two} }}").intersect_domain(waits)
+            apart = before.apply_range(after)
+            pairs = pairs.subtract(apart.reverse() if turned else apart)
+            if pairs.is_empty():
+                return pairs
+    return pairs
+
+
+def _before(first: Statement, second: Statement) -> str:
+    """Return the rule by which iteration i of one statement comes before j of another in the same block's order."""
+    found: list[str] = []
+    equal = [f"i{a.number} = j{b.number}" for a in first.dims for b in second.dims
+             if a.kind == b.kind == BLOCK and a.name == b.name]  # fmt: skip
+    for a, b in zip(first.place, second.place, strict=False):
+        if isinstance(a, Dim) and isinstance(b, Dim) and a == b:
+            if a.kind in (BLOCK, THREAD):
+                continue
+            found.append(" and ".join([*equal, f"i{a.number} < j{a.number}"]))
+            equal.append(f"i{a.number} = j{a.number}")
+        elif isinstance(a, int) and isinstance(b, int):
+            if a < b:
+                found.append(" and ".join(equal) or "true")
+            if a != b:
+                break
+        else:
+            break
+    return " or ".join(f"({rule})" for rule in found)

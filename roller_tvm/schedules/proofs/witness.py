@@ -1,0 +1,50 @@
+"""Points of sets and maps in words: iterations by the names of their loops, elements of buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .kernel import Access, Buffer, Kernel, Statement
+from .sets import library
+
+
+def point_of(relation: Any, inner: bool = False) -> list[int]:
+    """Return one point of a map: the coordinates of its input, then those of its output."""
+    isl = library()
+    whole = relation.wrap() if hasattr(relation, "wrap") else relation
+    point = whole.sample_point()
+    count = point.get_space().dim(isl.dim_type.set)
+    return [int(point.get_coordinate_val(isl.dim_type.set, n).to_python()) for n in range(count)]
+
+
+def parameters_of(relation: Any, kernel: Kernel) -> str:
+    """Return the values of sizes at a map's sample point, as words; '' without sizes."""
+    isl = library()
+    if not kernel.parameters:
+        return ""
+    whole = relation.wrap() if hasattr(relation, "wrap") else relation
+    point = whole.sample_point()
+    space, found = point.get_space(), []
+    for n in range(space.dim(isl.dim_type.param)):
+        name = space.get_dim_name(isl.dim_type.param, n)
+        value = point.get_coordinate_val(isl.dim_type.param, n).to_python()
+        found.append(f"{kernel.parameters.get(name, name)}={value}")
+    return f" for {', '.join(found)}" if found else ""
+
+
+def iteration(statement: Statement, values: list[int]) -> str:
+    """Return an iteration, as ``i=3, j=0``."""
+    told = [f"{d.name}={v}" for d, v in zip(statement.dims, values, strict=False)]
+    return ", ".join(told) or "its only iteration"
+
+
+def element(buffer: Buffer, values: list[int]) -> str:
+    """Return an element, as ``A[3, 0]``."""
+    return f"{buffer.name}[{', '.join(map(str, values))}]"
+
+
+def of_access(access: Access, relation: Any, statement: Statement, kernel: Kernel) -> str:
+    """Return one point of an access as an element, its iteration and the sizes."""
+    values, count = point_of(relation), len(statement.dims)
+    where = iteration(statement, values[:count])
+    return f"{element(access.buffer, values[count:])} at {where}{parameters_of(relation, kernel)}"
