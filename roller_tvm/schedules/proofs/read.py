@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of, parts_of
-from ...ir.expression import dtype_bytes
+from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement
-from .sets import library
+from .sets import library, plain_of
 
 #: ``For.kind`` -> kind of a loop; a loop of threads (4) says its own.
 _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
@@ -30,7 +30,7 @@ def read_kernel(func: Any, largest: int = 2**20, flat: bool = False) -> Kernel:
     largest : int
         Open sizes are from 1 to this.
     flat : bool
-        True if it goes along its parameters by one index, whatever their shapes.
+        True if it goes along its parameters by one index for all dimensions.
     """
     reader = _Reader(largest, flat)
     reader.function(func)
@@ -178,8 +178,6 @@ class _Reader:
 
     def _buffer(self, buffer: Any, scope: str, parameter: bool = False) -> Buffer:
         shape = tuple(self._shape(e) for e in buffer.shape)
-        if parameter and self.flat:
-            shape = (str(math.prod(map(int, shape))),)
         return self._add(_memory(buffer), str(buffer.name), shape, scope, str(buffer.dtype), parameter)
 
     def _add(
@@ -299,8 +297,13 @@ class _Reader:
                 starts.append(f"({text.index(index.base)} + {number_of(index.stride) or 1} * {lane})")
             else:
                 starts.append(text.index(index.value if kind_of(index) == "Broadcast" else index))
-        own = [f"o{n}" for n in range(len(starts))]
-        equal = [f"{o} = {e}" for o, e in zip(own, starts, strict=True)]
+        flat = self.flat and memory.parameter and len(starts) == 1 < len(memory.shape)
+        own = [f"o{n}" for n in range(len(memory.shape) if flat else len(starts))]
+        equal = [f"{o} = {e}" for o, e in zip(own, starts, strict=False)]
+        if flat:  # one index for all dimensions
+            steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(len(own))]
+            equal = [" + ".join(f"{step} * {o}" for step, o in zip(steps, own, strict=True)) + f" = {starts[0]}"]
+            equal += [f"0 <= {o} < {extent}" for o, extent in zip(own[1:], memory.shape[1:], strict=True)]
         rule = " and ".join([*equal, *rules, *lanes, *text.rules]) or "true"
         wanted = [*(f"{v}" for v in text.names), *extra_names(extra)]
         rule = f"exists ({', '.join(wanted)} : {' and '.join([rule, *extra])})" if wanted else rule
@@ -309,6 +312,8 @@ class _Reader:
         around = f"({around}) and {rule}"
         element = self._parsed(self.isl.Map, f"{{ {space} -> {memory.space}[{', '.join(own)}] : {around} }}")
         home = self._parsed(self.isl.Map, f"{{ {space} -> {memory.space}[{', '.join([*homes, *own])}] : {around} }}")
+        if flat:
+            element, home = (plain_of(found, found.domain()) for found in (element, home))
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         return Access(memory, element, home, write, exact and self.exact and not text.opaque, told)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from ...errors import RollerError
 
@@ -25,3 +26,12 @@ def library() -> ModuleType:
         remedy = "pip install 'roller-tvm[proof]'"
         raise NoIntegerSets("proofs need islpy, which is not installed", "prove", remedy) from error
     return islpy
+
+
+def plain_of(relation: Any, domain: Any) -> Any:
+    """Return a relation without quotients, if its affine hull is a function on the same domain.
+
+    Then the hull is the relation: it holds all of it, and no more than one element an iteration.
+    """
+    hull = library().Map.from_basic_map(relation.affine_hull()).intersect_domain(domain)
+    return hull if hull.is_single_valued() and domain.is_subset(relation.domain()) else relation

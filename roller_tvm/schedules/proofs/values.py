@@ -12,7 +12,7 @@ from typing import Any
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
 from .flow import Flow
 from .kernel import Access, Kernel, Statement
-from .sets import library
+from .sets import library, plain_of
 from .witness import parameters_of, point_of
 
 #: Combinations that a value may enter twice.
@@ -138,7 +138,7 @@ class Origins:
             found = root[0], made if found is None else found[1].union(made)
         if found is None:
             return None
-        plain = _plain(found[1], access.elements.domain())
+        plain = plain_of(found[1], access.elements.domain())
         return (found[0], plain) if plain.is_single_valued() else None
 
 
@@ -215,15 +215,6 @@ def _all(several: list[Any]) -> Any:
     for one in several:
         found = one.range() if found is None else found.union(one.range())
     return None if found is None else found.coalesce()
-
-
-def _plain(relation: Any, domain: Any) -> Any:
-    """Return a relation without the quotients of copies, if its affine hull is a function on the same domain.
-
-    Then the hull is the relation: it holds all of it, and no more than one element an iteration.
-    """
-    hull = library().Map.from_basic_map(relation.affine_hull()).intersect_domain(domain)
-    return hull if hull.is_single_valued() and domain.is_subset(relation.domain()) else relation
 
 
 def _by_target(union: Any) -> dict[int, Any]:
