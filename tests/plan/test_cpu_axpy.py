@@ -65,3 +65,14 @@ def test_a_row_costs_its_vectors_and_one_by_one_what_is_left():
     assert cost(256) < cost(257) < cost(263) < cost(287)  # 1, 7, 31 left
     assert cost(287) > cost(288)
     assert cost(512 + 9) < 2 * cost(256 + 9)
+
+
+def test_every_outer_axis_of_more_than_one_iteration_may_be_the_last_parallel_one():
+    spec = device("avx2").built_by_tvm()
+
+    def parallel(expression):
+        programs = [ranked.plan.programs[-1] for ranked in construct(expression, spec, top=40).plans]
+        return {program.choice("parallel") for program in programs if program.recipe == "cpu.axpy"}
+
+    assert parallel(operator("conv2d_nhwc", n=1, c=61, h=53, w=53, f=67, k=3, padding=1)) == {2, 3}
+    assert parallel(matmul(m=2, n=509, k=61)) == {1}
