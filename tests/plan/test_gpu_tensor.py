@@ -145,3 +145,12 @@ def test_copies_start_at_multiples_of_themselves_in_rows_longer_than_the_matrix(
                 assert program.choice("vector:x", 1) <= vector and program.choice("vector:w", 1) <= 8
     best = found.best.plan.programs[0]
     assert best.recipe == "gpu.tensor" and bool(best.choice("async")) == copies
+
+
+@pytest.mark.parametrize("rows", [5120, 9728, 24576])
+def test_bands_of_the_raster_divide_the_rows_of_blocks(rows):
+    found = plans(f"matmul m={rows} n=16384 k=8192 dtype=float16", top=40).plans
+    programs = [p for ranked in found for p in ranked.plan.programs if p.recipe == "gpu.tensor"]
+    assert max(program.choice("raster") for program in programs) > 1
+    for program in programs:
+        assert -(-rows // program.tiles[0]["m"]) % program.choice("raster") == 0
