@@ -17,6 +17,7 @@ _LAZY = {
     "FoldScales": "folding",
     "FuseRTasks": "fuse_rtasks",
     "PlanLayout": "layout",
+    "PowersAsProducts": "powers",
     "PrefetchPanels": "rewrites",
     "RollerSpace": "components",
     "RollerStrategy": "components",

@@ -44,6 +44,7 @@ from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
 from .open_transposed import SquaresOfPixels
+from .powers import PowersAsProducts
 from .record_files import opened
 from .reference import gpu_rules
 from .rewrites import cpu_code
@@ -103,6 +104,7 @@ def prepare(
         passes.DecomposeOpsForInference(),
         SumsAsAdditions(),
         SquaresOfPixels(),
+        PowersAsProducts(),
         FoldScales(),
         passes.CanonicalizeBindings(),
         *(cpu if target.kind.name == "llvm" else []),
