@@ -9,7 +9,8 @@ from roller_tvm import cli
 from roller_tvm.tvm_env import line
 
 from ..cli.command import main
-from ..relay.onnx_models import convolution, expected, three_products
+from ..models.imports import expected
+from ..relay.onnx_models import convolution, three_products
 
 pytestmark = pytest.mark.te
 onnx = pytest.importorskip("onnx")

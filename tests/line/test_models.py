@@ -16,7 +16,8 @@ from roller_tvm.models.shapes import parse_shapes
 from roller_tvm.session import Session
 from roller_tvm.tvm_env import Line, line
 
-from ..relay.onnx_models import convolution, expected, normalised
+from ..models.imports import expected
+from ..relay.onnx_models import convolution, normalised
 
 pytestmark = pytest.mark.te
 NAME = line()

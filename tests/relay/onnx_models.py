@@ -70,7 +70,6 @@ def residual(path):
     return path
 
 
-
 def three_products(path):
     """Three products of one input, added up."""
     rng = np.random.default_rng(3)
