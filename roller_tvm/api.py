@@ -5,9 +5,11 @@ Importing this module imports no TVM. `session.Session` does the work, over the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
 from roller_tvm.models.line import SCHEDULES, Request, model_line
 from roller_tvm.models.shapes import checked_bounds, checked_likely
+from roller_tvm.progress import progress_line
 from roller_tvm.session import Session
 from roller_tvm.tuning.kernel_times import KernelTime
 from roller_tvm.tuning.model_report import ModelReport
@@ -317,7 +320,7 @@ def compile(  # noqa: A001
     fuse_rtasks : bool
         Make one kernel of small operators if that is predicted to pay.
     progress : function of str, optional
-        Receives the name of each step.
+        Receives the name of each step; by default one line of the terminal shows them, if standard error is one.
     trusted : bool
         Read a file that is a program, too (.pt2, a module): it can do whatever you can do.
     winograd : bool
@@ -351,13 +354,16 @@ def compile(  # noqa: A001
         raise UsageError(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "compile", "leave it out")
     _check_path("records", records, "compile")
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
-    request = Request(
-        target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress,
-        trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, strict=strict,
-        bounds=checked_bounds(bounds or {}), likely=checked_likely(likely or {}),
-    )  # fmt: skip
-    session = Session(model_line(usable_line("compiling a model")), request).read(model)
-    return Model(session.load(), session.name, threads, session)
+    with progress_line() if progress is None else contextlib.nullcontext(progress) as told:
+        request = Request(
+            target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, told,
+            trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, strict=strict,
+            bounds=checked_bounds(bounds or {}), likely=checked_likely(likely or {}),
+        )  # fmt: skip
+        session = Session(model_line(usable_line("compiling a model")), request).read(model)
+        loaded = session.load()
+        session.request = replace(request, progress=progress)  # the line is gone
+    return Model(loaded, session.name, threads, session)
 
 
 def load(path: str | os.PathLike[str], device: str = "", *, threads: int | None = None) -> Model:

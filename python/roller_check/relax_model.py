@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from roller_check import kept
 from roller_tvm.errors import BadInput
 from roller_tvm.models import last_line
-from roller_tvm.relax.package import REMEDY, SIGNATURE, arrays_of
+from roller_tvm.relax.package import REMEDY, arrays_of, told_inputs
 from roller_tvm.tvm_env import import_relax_tvm
 
 _LOADER = "ffi.Module.load_from_bytes.cuda"
@@ -33,7 +32,7 @@ class EmulatedModel(kept.EmulatedModel):
             with _cuda_loads(tvm):
                 library = tvm.runtime.load_module(str(path))
             self.machine = relax.VirtualMachine(library, tvm.cpu())
-            signature = self.machine[SIGNATURE]()
+            found, _ = told_inputs(self.machine)
         except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
             raise BadInput(f"is not a model of the Relax line: {last_line(error)}", str(path), REMEDY) from error
         self._tensor, self._new = tvm.runtime.tensor, set[int]()
@@ -55,8 +54,7 @@ class EmulatedModel(kept.EmulatedModel):
             return ran
 
         self.machine.set_instrument(instrument)
-        told = json.loads(signature.numpy().tobytes())
-        return {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}
+        return found
 
     def _outputs(self, inputs: Mapping[str, Any]) -> list[Any]:
         self._raised.clear()

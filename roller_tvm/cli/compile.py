@@ -17,10 +17,11 @@ from roller_tvm.cli.line import (
     add_winograd_argument,
     check_fusion_arguments,
 )
-from roller_tvm.cli.model import add_model_arguments, open_session, progress_of, read_model, say, tune_words
+from roller_tvm.cli.model import add_model_arguments, open_session, read_model, say, tune_words
 from roller_tvm.errors import BadInput, RecordWarning, RollerError, UnplannedWarning, UsageError, cannot_write
 from roller_tvm.models.line import SCHEDULES
 from roller_tvm.models.package import REPORT
+from roller_tvm.progress import progress_line
 
 #: Lines of records that cannot be read, said one by one.
 SHOWN = 5
@@ -72,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     read_model(args, session)
     witnessed = _witnessed(session.on_pocl()) if args.on_pocl else {}
     start = time.perf_counter()
-    with reading_records(records), telling_left():
-        built = session.built(progress_of("planning"))
+    with reading_records(records), telling_left(), progress_line() as progress:
+        built = session.built(progress)
     if records is not None:
         kernels = getattr(built, REPORT).plans
         say(f"records: {sum(k.how == 'record' for k in kernels)} of {len(kernels)} operators had one in {records}")

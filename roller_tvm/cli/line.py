@@ -11,6 +11,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import UsageError
 from roller_tvm.models.line import ModelLine, model_line
+from roller_tvm.models.planning import planning_on
 from roller_tvm.roller.features import Features
 from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import usable_line
@@ -46,7 +47,7 @@ def planning_of(args: argparse.Namespace, device: DeviceSpec) -> tuple[DeviceSpe
     """Return the device and features that `plan` plans for; without a TVM, the Relay line's."""
     found = find_tvm()
     line = wanted_line(args) or (found.line if found is not None else Line.UNSUPPORTED)
-    return model_line(line if line in LINES else Line.RELAY).planning(device)
+    return planning_on(line, device)
 
 
 def add_buckets_argument(parser: argparse.ArgumentParser) -> None:

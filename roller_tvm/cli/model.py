@@ -7,7 +7,6 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,19 +109,3 @@ def read_model(args: argparse.Namespace, session: Session) -> None:
 def say(*words: Any) -> None:
     """Progress goes to the standard error, so that --json stays clean."""
     print(*(plain(str(word)) for word in words), file=sys.stderr, flush=True)
-
-
-def progress_of(what: str) -> Callable[[str], None]:
-    """Return a function that shows the latest step on one line of a terminal's standard error; else nothing."""
-    if not sys.stderr.isatty():
-        return lambda step: None
-    begun, count = time.perf_counter(), 0
-
-    def show(step: str) -> None:
-        nonlocal count
-        count += 1
-        text = f"{what} {count}: {step}, {time.perf_counter() - begun:.0f} s"
-        sys.stderr.write(f"\r\033[K{text[:100]}" if step else "\r\033[K")
-        sys.stderr.flush()
-
-    return show

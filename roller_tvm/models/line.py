@@ -19,7 +19,6 @@ from ..errors import UsageError
 from ..tvm_env import Line
 
 if TYPE_CHECKING:  # imported when used: running a built model needs neither planner nor importer
-    from ..roller.features import Features
     from ..roller.rprogram import Plan
     from .importing import Importer, Model
     from .package import LoadedModel
@@ -254,10 +253,6 @@ class ModelLine(ABC):
         """Return the file of a model for cuda whose kernels run on this CPU: `inputs`, `kind` and `run`."""
 
     # One operator ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
-        """Return the device to plan for, and the features of this line's schedules. Imports no TVM."""
 
     @abstractmethod
     def read(self, tensors: Sequence[Any]) -> Any:

@@ -147,6 +147,7 @@ class Arranger(relax.PyExprMutator):
     def __init__(
         self, mod: Any, arrangement: Arrangement, wanted: Collection[Any], convs: dict[Any, Convolution],
         tile: Callable[[Convolution, Arrangement], int] = lambda conv, arrangement: 0,
+        known: dict[tuple[int, int], np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(mod)
         self.arrangement, self.wanted, self.convs = arrangement, wanted, convs
@@ -159,6 +160,8 @@ class Arranger(relax.PyExprMutator):
         self.arranged_convs = self.winograd_convs = 0
         #: Tile of Winograd's algorithm for a convolution; 0 where it is computed directly.
         self.tile = tile
+        #: Weights (by hash) and a tile -> the weights as Winograd's algorithm takes them, in every arrangement.
+        self.known = {} if known is None else known
 
     # Both forms of a variable ------------------------------------------------------------------------------
 
@@ -252,7 +255,7 @@ class Arranger(relax.PyExprMutator):
         data, weights = call.args
         if tile := self.tile(conv, self.arrangement):
             self.winograd_convs += 1
-            made = relax.const(transformed_weights(array_of(weights), tile), weights.ty.dtype)
+            made = relax.const(self._transformed(weights, tile), weights.ty.dtype)
             return self.builder_.call_te(
                 lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile), self._form(data), made,
                 primfunc_name_hint="conv2d_winograd", primfunc_attrs={"op_pattern": _OUT_FUSIBLE},
@@ -268,6 +271,13 @@ class Arranger(relax.PyExprMutator):
         return self.builder_.call_te(
             lambda d, w: blocked_convolution(d, w, conv, block), form, weights, primfunc_name_hint="conv2d_blocked"
         )
+
+    def _transformed(self, weights: Any, tile: int) -> np.ndarray:
+        """Return weights as Winograd's algorithm takes them, computed once for all arrangements that are tried."""
+        key = hash(weights), tile
+        if key not in self.known:
+            self.known[key] = transformed_weights(array_of(weights), tile)
+        return self.known[key]
 
     def _alike(self, call: Any, shape: tuple[int, ...]) -> Any | None:
         if not any(self._is_arranged(a) for a in call.args):

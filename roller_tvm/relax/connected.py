@@ -67,6 +67,10 @@ class Chain:
     plan: str
 
 
+#: Plans asked for of a call alone: as many as `ScheduleWithRoller` does, which then finds them in the plan cache.
+TOP = 4
+
+
 class ConnectTiles:
     """Connects calls of a prepared module for a CPU; see the module.
 
@@ -201,7 +205,7 @@ class ConnectTiles:
         """Return the predicted seconds of a call as a kernel of its own."""
         func = Function(call.func)
         if func not in self._alone:
-            plans = make_candidates(call.func, self.device, 1, constant_parameters(call.func)).plans
+            plans = make_candidates(call.func, self.device, TOP, constant_parameters(call.func)).plans
             self._alone[func] = plans[0].ranked.seconds if plans else None
         return self._alone[func] or 0.0
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from ..device import DeviceSpec, load_device
 from ..device.from_target import device_for_target
 from ..errors import TargetError
+from ..models.planning import with_relax_llvm
 from ..tuning.machine import require_kind
 from .targets import as_target
-
-#: The LLVM of this line's TVM broadcasts a value where it is used (seen in its code for register tiles of 14 x 2 and
-#: 4 x 4 vectors; the Relay line's LLVM 10 keeps all of a tile's in registers, or in memory).
-BROADCAST_REGISTERS = 1
 
 _REMEDY = 'give one: ScheduleWithRoller({"kind": "llvm", "num-cores": 2}), or `with tvm.target.Target(...):`'
 
@@ -47,16 +43,9 @@ def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
         If it is of another kind than what the target's code runs on.
     """
     found = device if isinstance(device, DeviceSpec) else load_device(device) if device else _of_target(str(target))
-    found = with_this_llvm(found)
+    found = with_relax_llvm(found)
     require_kind(found, str(target.kind.name), "device")
     return found
-
-
-def with_this_llvm(device: DeviceSpec) -> DeviceSpec:
-    """A CPU with what the LLVM of this line makes of its registers."""
-    if device.kind != "cpu" or device.limits.broadcast_registers is not None:
-        return device
-    return replace(device, limits=replace(device.limits, broadcast_registers=BROADCAST_REGISTERS))
 
 
 @lru_cache(maxsize=16)

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -117,6 +118,7 @@ def _best(
     plain = sum(costs.convolution(c, None) for c in convs.found.values())
     predicted = {"NCHW": plain}
     best: tuple[float, str, Any, Any, Arranger] | None = None
+    known: dict[tuple[int, int], np.ndarray] = {}
     for arrangement in arrangements:
         gains = {
             var
@@ -127,7 +129,7 @@ def _best(
         for wanted in [gains, every] if gains != every else [every]:
             if not wanted:
                 continue
-            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile)
+            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile, known)
             changed = arranger.visit_expr(func)
             seconds = sum(costs.convolution(c, arrangement if v in wanted else None) for v, c in convs.found.items())
             seconds += sum(costs.transformation(shape, arrangement) for shape in arranger.transformed)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..device import DeviceSpec, device_for_target, load_device
 from ..errors import BadInput, RecordError
 from ..models.line import Aim, Job, ModelLine, Retune
+from ..models.planning import with_relax_llvm
 from ..tools import tool
 
 if TYPE_CHECKING:
-    from ..roller.features import Features
     from ..roller.rprogram import Plan
 
 
@@ -26,14 +26,13 @@ class RelaxModels(ModelLine):
     def aim(self, target: Any, device: DeviceSpec | str | None, where: str) -> Aim:
         from roller_tvm.tuning.machine import require_kind
 
-        from .devices import with_this_llvm
         from .targets import target_dict, tvm_target
 
         words = target_dict(target)
         spec = device_for_target(words) if device is None else device
         spec = spec if isinstance(spec, DeviceSpec) else load_device(spec)
         require_kind(spec, words["kind"], where)
-        return Aim(words, tvm_target(words), with_this_llvm(spec))
+        return Aim(words, tvm_target(words), with_relax_llvm(spec))
 
     def check_place(self, place: Path, aim: Aim) -> None:
         self._check_folder(place, aim, tunes=True)
@@ -131,12 +130,6 @@ class RelaxModels(ModelLine):
 
     def emulate(self, path: Path, checked: bool, told: Any) -> Any:
         return tool("roller_check.relax_model").EmulatedModel(path, checked, told)
-
-    def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
-        from ..roller.features import Features
-        from .devices import with_this_llvm
-
-        return with_this_llvm(device), Features.of_tensor_ir(device)
 
     def read(self, tensors: Sequence[Any]) -> Any:
         return _prim_func(tensors)[1].expression

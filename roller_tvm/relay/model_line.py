@@ -14,7 +14,6 @@ from roller_tvm.tools import tool
 from roller_tvm.tvm_env import import_relay_tvm
 
 if TYPE_CHECKING:
-    from roller_tvm.roller.features import Features
     from roller_tvm.roller.rprogram import Plan
 
 
@@ -114,11 +113,6 @@ class RelayModels(ModelLine):
 
     def emulate(self, path: Path, checked: bool, told: Any) -> Any:
         return tool("roller_check.relay_model").EmulatedModel(path, checked, told)
-
-    def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
-        from roller_tvm.roller.features import Features
-
-        return device, Features.of_te(device)
 
     def read(self, tensors: Sequence[Any]) -> Any:
         from roller_tvm.te import read_te

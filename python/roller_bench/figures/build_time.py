@@ -8,7 +8,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from roller_bench.variants import onnx_model
 from roller_tvm.children import environment, python
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError
-from roller_tvm.folders import cache_folder
+from roller_tvm.folders import cache_folder, work_folder
 from roller_tvm.planner.explain.words import table
 from roller_tvm.tvm_env import find_tvm, line
 
@@ -56,7 +55,7 @@ MODELS = "squeezenet,mobilenet_v2,resnet50,recognition,detection,bert_base"
 
 
 def build_time(parser: argparse.ArgumentParser) -> None:
-    """Time whole builds: Roller's first, its second with the plan cache, and an untuned one, each in a fresh process.
+    """Time whole builds: Roller's first, its second with what that kept, and an untuned one, each in a fresh process.
 
         .venv/relax/bin/python -m roller_bench build-time --models squeezenet,recognition
 
@@ -78,7 +77,8 @@ def built(code: str, model: Any, cache: Path) -> dict[str, float]:
     shapes = json.dumps({name: list(array.shape) for name, array in model.inputs.items()})
     start = time.perf_counter()
     process = subprocess.Popen(
-        python("-c", code, str(model.path), shapes), env=environment({"XDG_CACHE_HOME": str(cache)}),
+        python("-c", code, str(model.path), shapes),
+        env=environment({"XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}),
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     _, status, used = os.wait4(process.pid, 0)
@@ -92,7 +92,7 @@ def built(code: str, model: Any, cache: Path) -> dict[str, float]:
 def rounds_of(model: Any, rounds: int, here: str) -> Iterator[dict[str, Any]]:
     """Yield the results of each round of builds."""
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        with work_folder() as folder:
             cache = Path(folder, "roller_tvm")
             cache.mkdir(mode=0o700)
             for profile in cache_folder().glob("cpu-*.json"):  # the machine is known, its operators are not
