@@ -287,7 +287,7 @@ def _open_planned(
 ) -> tuple[Any, Note]:
     """Return a function of open extents with kernels for all sizes; None and the reason if there are none."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
-    kept = KeptSchedule.of(function.bare, device, target, "open", tf32)
+    kept = KeptSchedule.of(function.bare, device, target, "open", tf32, likely)
     if (known := kept.read()) is not None:
         return known[0], Note(name, **known[1])
     try:

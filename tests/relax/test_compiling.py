@@ -11,11 +11,12 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-from tvm import relax  # noqa: E402
+from tvm import relax, te  # noqa: E402
 
 from roller_tvm import disk_cache  # noqa: E402
 from roller_tvm.codegen import kernel_cache  # noqa: E402
-from roller_tvm.errors import ToolchainError  # noqa: E402
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.errors import ToolchainError, UnsupportedOperator  # noqa: E402
 from roller_tvm.models.package import REPORT  # noqa: E402
 from roller_tvm.relax import build, compiling, kernels, layout_cost, pipeline, prepare, schedule  # noqa: E402
 from roller_tvm.relax.package import LoadedModel, save_model, with_signature  # noqa: E402
@@ -182,3 +183,15 @@ def test_a_damaged_kernel_is_told_and_compiled_again(compiled, kept):
         executable = _again()
     assert compiled
     np.testing.assert_array_equal(run(executable, X)[0], expected)
+
+
+def test_likely_sizes_are_part_of_the_key(monkeypatch, kept):
+    places, of = [], schedule.KeptSchedule.of
+    monkeypatch.setattr(schedule.KeptSchedule, "of", lambda *words: places.append(of(*words)) or places[-1])
+    monkeypatch.setattr(schedule, "OpenFunction", lambda *_: (_ for _ in ()).throw(UnsupportedOperator("no", "", "")))
+    x = te.placeholder((tvm.tirx.Var("n", "int64"), 16), name="x")
+    func = schedule.Function(te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0)]))
+    schedule._open_planned.cache_clear()
+    for likely in ((), (("n", 128),), (("n", 256),)):
+        schedule._open_planned(func, load_device("cpu"), str(tvm.target.Target(LLVM)), 4, False, likely)
+    assert len({place.key for place in places}) == 3 and all(place.key for place in places)
