@@ -118,3 +118,13 @@ def test_four_others_are_compared_unless_told():
     v100 = load_device("v100")
     found = construct(parse_operator(["matmul", "m=512", "n=512", "k=512"]), v100, 10)
     assert explain(found, v100) == explain(found, v100, 4) != explain(found, v100, 5)
+
+
+def test_what_runs_as_long_as_it_takes_to_start_is_not_launch_bound(best):
+    """Launch included: twice the launch is as long to start as to run."""
+    launch = V100.launch_overhead_us * 1e-6
+    program = replace(best.estimate.programs[0], seconds=2 * launch)
+    for seconds, bound in ((2 * launch, program.bound), (1.999 * launch, "launch")):
+        ranked = replace(best, estimate=Estimate((replace(program, seconds=seconds),)))
+        assert bound_of(ranked.estimate, V100) == bound
+        assert ("launch bound: starting it takes longer" in explain(ranked, V100)) == (bound == "launch")
