@@ -57,10 +57,25 @@ def enlarging_or(other: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return rule
 
 
-def resize_rule() -> dict[str, Any]:
+def view_or(other: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the rule by which ``reshape`` is legalized: a view where extents are computed, else `other`'s kernel.
+
+    TVM knows a kernel to be a view where extents are numbers or variables, not where they are expressions.
+    """
+
+    def rule(builder: Any, call: Any) -> Any:
+        shapes = [getattr(getattr(node, "ty", None), "shape", None) for node in (call, call.args[0])]
+        extents = [e for shape in shapes for e in getattr(shape, "values", ())]
+        computed = any(not isinstance(e, (tirx.IntImm, tirx.Var)) for e in extents)
+        return call if computed else other(builder, call)
+
+    return rule
+
+
+def open_rules() -> dict[str, Any]:
     """Return the rules for ``LegalizeOps``."""
-    name = "relax.image.resize2d"
-    return {name: enlarging_or(tvm.ir.Op.get(name).get_attr("FLegalize"))}
+    rules = {"relax.image.resize2d": enlarging_or, "relax.reshape": view_or}
+    return {name: rule(tvm.ir.Op.get(name).get_attr("FLegalize")) for name, rule in rules.items()}
 
 
-__all__ = ["repeated", "resize_rule", "whole_multiples"]
+__all__ = ["open_rules", "repeated", "whole_multiples"]

@@ -35,7 +35,7 @@ from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .empty import EmptyReductions, InitialValuesFirst
-from .enlarging import resize_rule
+from .enlarging import open_rules
 from .folding import FoldScales
 from .importers import bound
 from .kernels import LayoutFreeBuffers, pack_constants
@@ -110,7 +110,7 @@ def prepare(
         *(cpu if target.kind.name == "llvm" else []),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
-        passes.LegalizeOps(resize_rule()),
+        passes.LegalizeOps(open_rules()),
         EmptyReductions(),
         passes.AnnotateTIROpPattern(),
         KeepPackedCalls(passes.FoldConstant()),
