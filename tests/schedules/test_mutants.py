@@ -1,0 +1,76 @@
+"""The prover can fail: of kernels made wrong by rule, those that an exact run shows to be wrong are refuted."""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("islpy")
+pytestmark = pytest.mark.relax
+
+import numpy as np  # noqa: E402
+
+from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
+from roller_tvm.ir.operators import parse_params  # noqa: E402
+from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
+from roller_tvm.schedules.scheduled import schedule  # noqa: E402
+from roller_tvm.te import te_operator  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from ..sampling import NIGHTLY  # noqa: E402
+from .mutants import answer, is_wrong, mutants  # noqa: E402
+
+WORDS = ["matmul m=8 n=8 k=8", "conv2d_nchw n=1 c=2 h=6 w=6 f=4 kh=3 kw=3 padding=1", "softmax shape=4x10",
+         "matmul m=6 n=7 k=5", "transpose shape=8x6 perm=1,0", "add shape=6x10",
+         "max_pool2d_nchw n=1 c=2 h=7 w=7 k=3 stride=2 padding=1", "reduce_sum shape=4x64 axis=1",
+         "dense m=2 n=10 k=8 bias=1 relu=1"]  # fmt: skip
+CASES = [(w, d) for w in WORDS for d in ("avx2", "v100")]
+
+
+def lowered(words, name):
+    """Return a scheduled function, lowered, and the one before it was scheduled."""
+    from tvm import te
+
+    from roller_tvm.relax.proving import loops_of
+    from roller_tvm.tir import read_prim_func
+
+    operator, *params = words.split()
+    func = te.create_prim_func(list(te_operator(operator, **parse_params(" ".join(params)))))
+    reading, spec = read_prim_func(func), device(name)
+    scheduled = apply_steps_tir(func, reading, schedule(reading.expression, None, spec).script.steps).mod["main"]
+    words = {"kind": "cuda", "arch": spec.arch} if name == "v100" else {"kind": "llvm"}
+    return loops_of(scheduled, tvm.target.Target(words)), loops_of(func, tvm.target.Target("llvm"))
+
+
+def judged(words, name, every=1):
+    """Return the number of wrong mutants, and the names of those that are not refuted; each `every`-th is tried."""
+    func, reference = lowered(words, name)
+    try:
+        right = answer(reference)
+        assert not is_wrong(func, right)
+    except NotImplementedError:
+        pytest.skip("reductions over threads, which the run knows not")
+    wrong, missed = 0, []
+    for number, (kind, mutant) in enumerate(mutants(func)):
+        if number % every:
+            continue
+        proof = prove_lowered(mutant, reference)
+        if is_wrong(mutant, right):
+            wrong += 1
+            if proof.answer != "refuted":
+                missed.append(f"{words} {name} {kind}: {proof.answer}")
+    return wrong, missed
+
+
+@pytest.mark.parametrize(("words", "name"), CASES if NIGHTLY else [CASES[0], CASES[1]])
+def test_wrong_kernels_are_refuted(words, name):
+    wrong, missed = judged(words, name, 1 if NIGHTLY else 3)
+    assert wrong > 2
+    assert not missed
+
+
+def test_a_dropped_barrier_names_two_threads():
+    func, reference = lowered("matmul m=8 n=8 k=8", "v100")
+    mutant = next(m for kind, m in mutants(func) if kind == "barrier dropped 0")
+    told = str(prove_lowered(mutant, reference))
+    assert "races: refuted" in told and "threadIdx.x=" in told and "threads at the same time" in told
+    assert is_wrong(mutant, answer(reference))
+    assert np.isfinite(answer(func)).all()
