@@ -9,9 +9,9 @@ from roller_tvm.codegen.flat import access_of, called, is_load, kind_of, number_
 CALLS = {"exp": math.exp, "tanh": math.tanh, "sqrt": math.sqrt}
 BINARY = {
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": lambda a, b: a / b,
-    "FloorDiv": lambda a, b: a // b, "FloorMod": lambda a, b: a % b, "LT": lambda a, b: a < b, "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b, "GE": lambda a, b: a >= b, "EQ": lambda a, b: a == b, "NE": lambda a, b: a != b,
-    "And": lambda a, b: a and b, "Or": lambda a, b: a or b,
+    "FloorDiv": lambda a, b: a // b, "FloorMod": lambda a, b: a % b,
+    "LT": lambda a, b: a < b, "LE": lambda a, b: a <= b, "GT": lambda a, b: a > b, "GE": lambda a, b: a >= b,
+    "EQ": lambda a, b: a == b, "NE": lambda a, b: a != b, "And": lambda a, b: a and b, "Or": lambda a, b: a or b,
     # As hardware: what is no number stays none.
     "Max": lambda a, b: math.nan if a != a or b != b else max(a, b),
     "Min": lambda a, b: math.nan if a != a or b != b else min(a, b),

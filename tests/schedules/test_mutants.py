@@ -62,8 +62,8 @@ def judged(words, name, every=1):
 
 @pytest.mark.parametrize(("words", "name"), CASES if NIGHTLY else [CASES[0], CASES[1]])
 def test_wrong_kernels_are_refuted(words, name):
-    wrong, missed = judged(words, name, 1 if NIGHTLY else 3)
-    assert wrong > 2
+    wrong, missed = judged(words, name, 1 if NIGHTLY else 5)
+    assert wrong > 1
     assert not missed
 
 

@@ -36,6 +36,7 @@ FIGURES = {
     "build-time": "build_time:build_time",
     "dynamic": "dynamic:dynamic",
     "families": "families:families",
+    "prove": "proofs:prove",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",
     "padded-vectors": "plans:padded_vectors",

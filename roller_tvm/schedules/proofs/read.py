@@ -112,6 +112,13 @@ class _Reader:
 
     def _thread(self, tag: str, var: Any, start: Any, extent: Any, body: Any) -> None:
         kind = BLOCK if tag.startswith("blockIdx") else THREAD
+        same = [p for p in self.place if isinstance(p, Dim) and p.kind == kind and p.name == tag]
+        if same and not tag.startswith(("vthread", "cthread")):  # another name of the same thread
+            self.dims[hash(var)] = same[0]
+            self.rules.append(f"{same[0].var} < {self._text().index(extent)}")
+            self.visit(body)
+            self.rules.pop()
+            return
         self._ranged(var, start, extent, kind, tag, body)
 
     def _ranged(self, var: Any, start: Any, extent: Any, kind: str, name: str, body: Any) -> None:
