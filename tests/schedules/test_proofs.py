@@ -11,6 +11,7 @@ pytestmark = pytest.mark.te
 from roller_tvm import cli  # noqa: E402
 from roller_tvm.ir.operators import parse_params  # noqa: E402
 from roller_tvm.models.line import model_line  # noqa: E402
+from roller_tvm.models.planning import planning_on  # noqa: E402
 from roller_tvm.schedules.proofs.sets import NoIntegerSets, library  # noqa: E402
 from roller_tvm.schedules.scheduled import schedule  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
@@ -29,7 +30,7 @@ WORDS = [
 def proof_of(words, name, change=lambda steps: steps):
     operator, *params = words.split()
     tensors, line = list(te_operator(operator, **parse_params(" ".join(params)))), model_line(usable_line("a test"))
-    spec, features = line.planning(device(name))
+    spec, features = planning_on(usable_line("a test"), device(name))
     steps = schedule(line.read(tensors), None, spec, features).script.steps
     return line.prove(tensors, change(steps), spec)
 

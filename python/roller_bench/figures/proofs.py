@@ -11,6 +11,7 @@ from roller_tvm.device import load_device
 from roller_tvm.errors import RollerError
 from roller_tvm.ir.operators import parse_params
 from roller_tvm.models.line import model_line
+from roller_tvm.models.planning import planning_on
 from roller_tvm.schedules.proofs import PROVEN, REFUTED
 from roller_tvm.schedules.scheduled import schedule
 from roller_tvm.te import te_operator
@@ -43,11 +44,12 @@ def prove(parser: argparse.ArgumentParser) -> None:
 
 
 def _prove(args: argparse.Namespace) -> int:
-    line = model_line(usable_line("proving"))
+    here = usable_line("proving")
+    line = model_line(here)
     answers: Counter[str] = Counter()
     times: list[float] = []
     for name in args.devices.split(","):
-        device, features = line.planning(load_device(name))
+        device, features = planning_on(here, load_device(name))
         for words in args.operators:
             operator, *params = words.split()
             tensors = list(te_operator(operator, **parse_params(" ".join(params))))
