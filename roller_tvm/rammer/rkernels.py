@@ -13,8 +13,8 @@ from ..micro_perf.cpu import launch_seconds
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.gpu import busiest_unit
 from ..micro_perf.occupancy import occupancy
-from ..planner import construct
 from ..planner.construction import RankedPlan
+from ..planner.plan_cache import plan_cache
 from ..roller.features import NO_FEATURES, Features
 from ..roller.rprogram import Plan, RProgram
 from .roperator import Edge, Phase, RKernel, ROperator
@@ -47,14 +47,14 @@ def planned_rkernels(
     >>> found[0].name, min(k.work for k in found) < found[0].work
     ('plan 0', True)
     """
-    found = [*rkernels(construct(expression, device, top, features).plans, device)]
+    found = [*rkernels(plan_cache().construct(expression, device, top, features).plans, device)]
     if device.kind == "gpu":
         known = {k.plan for k in found}
         for share in SHARES:
             if device.units < share:
                 continue
             part = part_of(device, share)
-            for number, ranked in enumerate(construct(expression, part, top, features).plans):
+            for number, ranked in enumerate(plan_cache().construct(expression, part, top, features).plans):
                 if ranked.plan not in known:
                     known.add(ranked.plan)
                     made = rkernel(f"1/{share} plan {number}", ranked, part)

@@ -9,8 +9,8 @@ from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 from roller_tvm.codegen.host_code import HostCode
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import UnsupportedOperator, last_line
-from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
+from roller_tvm.planner.plan_cache import plan_cache
 from roller_tvm.rammer import RKernel, rkernels
 from roller_tvm.rammer.dialect import Dialect
 from roller_tvm.rammer.functions import CodeFunctions, Planned
@@ -71,7 +71,7 @@ class RelayFunctions(CodeFunctions):
         self, program: TeProgram, arguments: tuple[str | None, ...], reading: TeReading
     ) -> Planned:  # fmt: skip
         """Return a computation with its rKernels."""
-        plans = construct(reading.expression, self.device, self.top).plans
+        plans = plan_cache().construct(reading.expression, self.device, self.top).plans
         return Planned(program, arguments, rkernels(plans, self.device))
 
     def generate(self, planned: Planned, kernel: RKernel, dialect: Dialect) -> tuple[str, HostCode]:

@@ -10,9 +10,9 @@ from typing import Any
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 from roller_tvm.device.known import estimate
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.planner import construct
 from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.lower import lower
+from roller_tvm.planner.plan_cache import plan_cache
 from roller_tvm.rammer import TaskProgram
 from roller_tvm.rammer.cpu_region import Loops, region_kernel, region_phases
 from roller_tvm.rammer.functions import Planned
@@ -42,7 +42,7 @@ class RegionFunctions(RelayFunctions):
         self, program: TeProgram, arguments: tuple[str | None, ...], reading: TeReading
     ) -> Planned:  # fmt: skip
         """Return a computation with its one rKernel: a phase per loop nest, an rTask per iteration of its loop."""
-        best = construct(reading.expression, self.device, 1).best
+        best = plan_cache().construct(reading.expression, self.device, 1).best
         made, nests, apart = Scheduled(program, best), (), ""
         try:
             nests = Loops.of(made.lowered().body, reading.expression.name).nests
@@ -61,7 +61,7 @@ class RegionFunctions(RelayFunctions):
         if not free:
             return ""
         reading = read_te(list(program.tensors), constants=free)
-        packed = construct(reading.expression, self.device, 1).best.seconds
+        packed = plan_cache().construct(reading.expression, self.device, 1).best.seconds
         if packed < seconds * (1 - estimate("side_by_side_gain")):
             return (f"with its weights packed it takes {packed * 1e6:.1f} us, {seconds * 1e6:.1f} us without, "
                     "and relay.build packs those of its own functions alone")

@@ -59,7 +59,7 @@ def predict(convolution: Convolution, device: DeviceSpec, target: Any) -> tuple[
     tvm = import_relay_tvm("predicting Winograd's gain")
     from tvm import te, topi
 
-    from roller_tvm.planner import construct
+    from roller_tvm.planner.plan_cache import plan_cache
     from roller_tvm.te import read_te
 
     c = convolution
@@ -76,7 +76,7 @@ def predict(convolution: Convolution, device: DeviceSpec, target: Any) -> tuple[
             output = compute(data, weight, 1, list(c.padding), 1, c.dtype)
         try:
             reading = read_te([data, weight, output], constants=("weight",))
-            seconds.append(construct(reading.expression, device, top=1).best.seconds)
+            seconds.append(plan_cache().construct(reading.expression, device, top=1).best.seconds)
         except UnsupportedOperator:
             seconds.append(float("nan"))
     return seconds[0], seconds[1]
