@@ -46,6 +46,8 @@ def test_it_goes_on(jobs, tmp_path, capsys):
     assert "3 families: 1 right through both paths (2 through export, 1 through onnx)." in told
     jobs.clear()
     assert main(command) == 0 and jobs == []
+    assert main(["families", "--families", "VGG,ViT", "--folder", str(tmp_path), "--table"]) == 1, "one is left"
+    assert "Not built yet: ViT." in capsys.readouterr().out
     assert main([*command, "--families", "VGG", "--paths", "onnx", "--again"]) == 0
     assert jobs == [("check", "VGG", "onnx")]
 

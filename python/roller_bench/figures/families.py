@@ -139,6 +139,8 @@ def report(chosen: Sequence[Family], known: Rows, threads: int) -> str:
             "| --- | --- | --- | --- | --- | --- | --- | --- |"]  # fmt: skip
     ratios: dict[str, list[float]] = {EAGER: [], INDUCTOR: [], ONNXRUNTIME: []}
     loaded = False
+    waiting = [family.name for family in chosen if not any((family.name, path) in known for path in PATHS)]
+    chosen = [family for family in chosen if family.name not in waiting]
     for family in chosen:
         cells = [family.name, f"{family.library}{f', {family.size}' if family.size else ''}"]
         cells += [_outcome(known.get((family.name, path))) for path in PATHS]
@@ -159,6 +161,8 @@ def report(chosen: Sequence[Family], known: Rows, threads: int) -> str:
     if means := [f"{geomean(found):.2f} of {name} ({len(found)})" for name, found in ratios.items() if found]:
         state = "beside other work" if loaded else "on a quiet machine"
         rows.append(f"CPU time, {threads} thread, {state}; geometric means of the speed: {', '.join(means)}.")
+    if waiting:
+        rows.append(f"Not built yet: {', '.join(waiting)}.")
     return "\n".join(rows)
 
 
