@@ -214,7 +214,7 @@ def _serve(kind: str, file: str, inputs: dict[str, np.ndarray], units: int, pipe
                 for _ in range(number):
                     run()
                 pipe.send((time.perf_counter() - begun) / number)
-        except Exception as error:
+        except Exception as error:  # of TVM, onnx or us: the table tells it
             pipe.send(f"{kind}: {type(error).__name__}: {error}")
 
 
