@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import ceil, inf
 
 from .construction import RankedPlan
-from .family import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, packs_of
+from .family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, packs_of
 
 #: Rows of a tile, columns in register tiles; the tile of a small picture.
 ROWS, REGISTERS, SMALL = (4, 8), (1, 2), (2, 4)

@@ -11,7 +11,8 @@ from ..codegen.apply_tensorir import apply_steps_tir
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import MeasureError, RollerError, UnsupportedOperator
-from ..planner.family import LARGE, Member, PlanFamily, plan_families
+from ..planner.family import plan_families
+from ..planner.family_values import LARGE, Member, PlanFamily
 from ..roller.features import Features
 from ..te.quotient import nodes_of
 from ..tir.nodes import analyzer_of_tvm

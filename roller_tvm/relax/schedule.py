@@ -20,7 +20,7 @@ from ..errors import RollerError, TargetError, UnsupportedOperator
 from ..ir.stage import DTYPE_BYTES
 from ..micro_perf.plain import plain_seconds
 from ..models import last_line
-from ..planner.family import TYPICAL
+from ..planner.family_values import TYPICAL
 from ..te.numbering import dtype_of_node
 from ..tir.nodes import parameters, structural_hash, structurally_equal, tensors_of
 from ..tir.open_axes import is_open

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
 from roller_tvm.ir.operators import matmul, operator
-from roller_tvm.planner.family import Member, PlanFamily, Rule, merged, plan_families
+from roller_tvm.planner.family import plan_families
+from roller_tvm.planner.family_values import Member, PlanFamily, Rule, merged
 from roller_tvm.roller.steps import Pack
 
 CPU = load_device("cpu")

@@ -1,0 +1,192 @@
+"""Families of plans as values: members, the rules that choose one for a size, and how constants are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+from ..roller.steps import Pack, Step
+from .construction import RankedPlan
+from .lower import lower
+
+#: Size that stands for the large ones: the extents of many tiles divide it.
+LARGE = 336
+#: Size whose time is told.
+TYPICAL = 128
+#: Tiles of which the time of a further tile is taken.
+MANY = 16
+#: Stands for an axis that is not sliced: nothing divides it; and for one of vectors, their number.
+UNSLICED, VECTORS = 251, 17
+#: Rows of the tile for a few rows.
+FEW = 4
+#: Plans looked at for a tile; register tiles tried.
+LOOKED_AT, TRIED = 48, 4
+#: Sizes up to which each one is looked at; a range goes on while its tile takes at most this share more than the best.
+EACH, TOLERATED = 256, 1.1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A plan of a tile.
+
+    Parameters
+    ----------
+    extents : tuple of int
+        Extent of the tile along each open axis; along one that is not sliced, a stand-in.
+    ranked : RankedPlan
+        Plan of the tile.
+    next_seconds : float
+        Predicted time of each further tile.
+    """
+
+    extents: tuple[int, ...]
+    ranked: RankedPlan
+    next_seconds: float
+
+    def seconds(self, tiles: int) -> float:
+        """Return the predicted time of a number of tiles."""
+        return self.ranked.seconds + (tiles - 1) * self.next_seconds
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the schedule steps of the tile, its constants packed in the family's way."""
+        return tuple(merged(step) if isinstance(step, Pack) else step for step in lower(self.ranked.plan))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"extents": list(self.extents), "ranked": self.ranked.to_json(), "next_seconds": self.next_seconds}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Member:
+        return cls(tuple(data["extents"]), RankedPlan.from_json(data["ranked"]), data["next_seconds"])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Sizes for which a member is used.
+
+    Parameters
+    ----------
+    member : int
+    sizes : tuple of (axis, first, last)
+        All of them hold; a `last` of None is any size.
+    """
+
+    member: int
+    sizes: tuple[tuple[int, int, int | None], ...]
+
+    def holds(self, sizes: Sequence[int]) -> bool:
+        return all(first <= sizes[axis] and (last is None or sizes[axis] <= last) for axis, first, last in self.sizes)
+
+    def to_json(self) -> list[Any]:
+        return [self.member, [list(s) for s in self.sizes]]
+
+
+@dataclass(frozen=True)
+class PlanFamily:
+    """Plans of an operator with open extents.
+
+    Parameters
+    ----------
+    axes : tuple of str
+        Names of the open axes.
+    sliced : tuple of bool
+        Whether tiles move along each of them; the others are computed whole.
+    members : tuple of Member
+    rules : tuple of Rule
+        The first that holds for a size names its member; one holds for every size.
+    parallel : bool
+        True if tiles run in parallel, each on one core; False if each tile is computed by all cores.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.ir.operators import matmul
+    >>> family = next(plan_families(lambda m: matmul(m=m[0], n=64, k=64), ["m"], [True], load_device("cpu")))
+    >>> family.member((20,)).extents[0] <= 20, family.member((1,)).extents
+    (True, (1,))
+    """
+
+    axes: tuple[str, ...]
+    sliced: tuple[bool, ...]
+    members: tuple[Member, ...]
+    rules: tuple[Rule, ...]
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.members or not self.rules or len(self.axes) != len(self.sliced):
+            raise ValueError("a family needs axes, members and rules")
+        for member in self.members:
+            if len(member.extents) != len(self.axes):
+                raise ValueError(f"a tile {member.extents} for the axes {', '.join(self.axes)}")
+        for rule in self.rules:
+            extents = self.members[rule.member].extents
+            least = {axis: first for axis, first, _ in rule.sizes}
+            if any(s and least.get(axis, 1) < extents[axis] for axis, s in enumerate(self.sliced)):
+                raise ValueError(f"a tile of {extents} would serve smaller sizes: {rule.sizes}")
+        if not all(any(rule.holds([n] * len(self.axes)) for rule in self.rules) for n in range(1, EACH + 2)):
+            raise ValueError("a size has no member")
+
+    def member(self, sizes: Sequence[int]) -> Member:
+        """Return the member for sizes of all open axes."""
+        return self.members[next(rule for rule in self.rules if rule.holds(sizes)).member]
+
+    def seconds(self, sizes: Sequence[int]) -> float:
+        """Return the predicted time for sizes of all open axes."""
+        member = self.member(sizes)
+        tiles = prod(ceil(n / t) for n, t, s in zip(sizes, member.extents, self.sliced, strict=True) if s)
+        grown = prod(n / t for n, t, s in zip(sizes, member.extents, self.sliced, strict=True) if not s)
+        return member.seconds(tiles) * grown
+
+    def explained(self) -> str:
+        """Return the ranges and their tiles, one line each."""
+        lines = []
+        for rule in self.rules:
+            member = self.members[rule.member]
+            sizes = " and ".join(
+                f"{self.axes[a]} {first if last == first else f'{first} to {last}' if last else f'from {first}'}"
+                for a, first, last in rule.sizes
+            )
+            tile = " ".join(f"{n}={e}" for n, e, s in zip(self.axes, member.extents, self.sliced, strict=True) if s)
+            recipes = " + ".join(dict.fromkeys(p.recipe for p in member.ranked.plan.programs))
+            lines.append(f"{sizes or 'any size'}: {recipes}, tile {tile or 'whole'}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.explained()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "axes": list(self.axes), "sliced": list(self.sliced), "members": [m.to_json() for m in self.members],
+            "rules": [r.to_json() for r in self.rules], "parallel": self.parallel,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PlanFamily:
+        rules = tuple(Rule(m, tuple((a, first, last) for a, first, last in sizes)) for m, sizes in data["rules"])
+        members = tuple(map(Member.from_json, data["members"]))
+        return cls(tuple(data["axes"]), tuple(data["sliced"]), members, rules, data["parallel"])
+
+
+def merged(step: Pack) -> Pack:
+    """Return a packing with neighbouring digits of one dimension as one digit: the same order of elements.
+
+    Examples
+    --------
+    >>> merged(Pack("w", "C", (1, 1, 0, 1, 1), (2, 8, 768, 3, 16)))
+    Pack(stage='w', reader='C', dims=(1, 0, 1), lengths=(16, 768, 48))
+    """
+    digits: list[tuple[int, int]] = []
+    for dim, length in zip(step.dims, step.lengths, strict=True):
+        if digits and digits[-1][0] == dim:
+            digits[-1] = (dim, digits[-1][1] * length)
+        else:
+            digits.append((dim, length))
+    return Pack(step.stage, step.reader, tuple(d for d, _ in digits), tuple(n for _, n in digits))
+
+
+def packs_of(ranked: RankedPlan) -> tuple[Pack, ...]:
+    """Return the packings of a plan's constants, in the family's way."""
+    constants = {t.name for t in ranked.plan.expression.inputs if t.constant}
+    found = [merged(s) for s in lower(ranked.plan) if isinstance(s, Pack) and s.stage in constants]
+    return tuple(sorted(found, key=lambda step: step.stage))
