@@ -158,7 +158,8 @@ def _onnx(module: Any, sample: tuple[Any, ...], path: Path) -> Path:
         with torch.no_grad():
             torch.onnx.export(module, sample, dynamo=True, verbose=False).save(str(path))
     except Exception as error:  # the exporter raises whatever it meets
-        raise UnsupportedOperator(f"torch.onnx.export cannot take it: {last_line(error)}", path.name) from error
+        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UnsupportedOperator(f"torch.onnx.export cannot take it: {told}", path.name) from error
     return path
 
 
