@@ -162,6 +162,7 @@ class Model:
     def tune(
         self, trials: int = 10, records: str | os.PathLike[str] | None = None,
         progress: Callable[[Any, int], None] | None = None, seconds: float | None = None,
+        tracker: str | None = None, key: str | None = None,
     ) -> Any:  # fmt: skip
         """Measure the best plans of each operator, record the winners, and go on with them.
 
@@ -176,6 +177,8 @@ class Model:
             Called as each operator is done.
         seconds : float, optional
             Start no further operator after so many seconds; those with the most work come first.
+        tracker, key : str, optional
+            host:port of TVM's RPC tracker and the key of the servers that measure; by default this machine does.
 
         Returns
         -------
@@ -192,7 +195,7 @@ class Model:
         if self._session is None:
             remedy = "compile the model again: roller_tvm.compile(...).tune()"
             raise UsageError("a loaded model cannot be tuned", self._name, remedy)
-        result = self._session.tune(trials, records, progress=progress, seconds=seconds)
+        result = self._session.tune(trials, records, progress=progress, seconds=seconds, tracker=tracker, key=key)
         self._take(self._session.load())
         return result
 

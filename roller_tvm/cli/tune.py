@@ -19,6 +19,7 @@ from roller_tvm.cli.line import (
 from roller_tvm.cli.model import add_model_arguments, model_words, open_session, read_model, say
 from roller_tvm.errors import UsageError
 from roller_tvm.session import Session
+from roller_tvm.tuning.remote import Tracker
 
 INTERRUPTED = 130
 
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="give up a candidate that takes longer to build, or to run"
     )
+    told = "measure on the servers of TVM's RPC tracker there, instead of here"
+    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
+    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the servers are registered")
     add_buckets_argument(parser)
     add_winograd_argument(parser)
     add_fusion_arguments(parser)
@@ -60,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.timeout is not None and args.timeout <= 0:
         raise UsageError(f"--timeout must be above 0 (got {args.timeout:g})", remedy="leave it out")
     check_fusion_arguments(args)
+    Tracker.of(args.rpc_tracker, args.rpc_key)
     if args.tasks != "list":
         if args.output is None:
             remedy = "give a file for the records: --output records.json (Relax line: a folder)"
@@ -110,7 +115,8 @@ def _tune(args: argparse.Namespace, session: Session, start: float) -> int:
         print(row(tuned), file=rows, flush=True)
 
     try:
-        result = session.tune(args.trials, args.output, args.tasks, progress=progress, limits=limits)
+        result = session.tune(args.trials, args.output, args.tasks, progress=progress, limits=limits, tracker=args.rpc_tracker,
+                              key=args.rpc_key)  # fmt: skip
     except KeyboardInterrupt:
         kept = f"the records in {args.output} are intact" if done else "no task was done yet"
         say(f"\nroller-tvm: interrupted after {done} tasks; {kept}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..tuning.line import Model
+from ..tuning.remote import Tracker
 from ..tuning.results import TuneResult
 from ..tuning.selection import not_negative
 from ..tuning.session import Limits
@@ -36,6 +37,8 @@ def tune(
     worker: str = WORKER,
     fuse_rtasks: Any = False,
     seconds: float | None = None,
+    tracker: str | None = None,
+    key: str | None = None,
 ) -> tuple[Any, TuneResult]:
     """Plan every PrimFunc of a module, measure the best plans, and record the winners in a MetaSchedule database.
 
@@ -65,6 +68,8 @@ def tune(
         Processes that build; by default one for each core.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
+    tracker, key : str, optional
+        host:port of TVM's RPC tracker, and the key of the servers that measure; by default this machine does.
     seconds : float, optional
         Start no further task after so many seconds; the tasks with the most work come first.
     fuse_rtasks : bool or FuseRTasks
@@ -96,7 +101,8 @@ def tune(
     given = LINE.target(target)
     with Store(work_dir, given, database, module_equality) as store:
         options = Options(
-            per_task, total, TOP, tasks, op_names, workers, limits or Limits(), worker, fuse_rtasks, seconds, progress
+            per_task, total, TOP, tasks, op_names, workers, limits or Limits(), worker, fuse_rtasks, seconds, progress,
+            Tracker.of(tracker, key),
         )
         device = LINE.device(device, store.target)
         result = tune_tasks(LINE, Model(mod, params), RelaxRecords(store, given), device, options)

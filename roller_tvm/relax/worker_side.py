@@ -15,6 +15,7 @@ from tvm.s_tir import meta_schedule  # noqa: F401  (records are read with it)
 
 from ..tir.nodes import parameters
 from ..tuning.line import Built, in_order
+from ..tuning.machine import same_machine
 from ..tuning.numerics import shape_of
 from ..tuning.session import PACKED
 from ..tuning.supervise import Failed, last_line
@@ -76,9 +77,11 @@ class Workload:
         return self._loaded(tvm.ir.load_json(text), "")
 
     def _loaded(self, module: Any, line: str) -> Built:
-        library = self._compiled(module, line).jit()
-        library["main"]  # the code of an llvm module is generated at the first look-up
-        return Built(library, "main", parameters(module["main"]), self.outputs, self.weights)
+        library = executable = self._compiled(module, line)
+        if same_machine(self.target):
+            library = executable.jit()
+            library["main"]  # the code of an llvm module is generated at the first look-up
+        return Built(library, "main", parameters(module["main"]), self.outputs, self.weights, executable)
 
     def _compiled(self, module: Any, line: str) -> Any:
         if self.ours and self.target.kind.name == "llvm":

@@ -11,6 +11,7 @@ from roller_tvm.errors import BadInput, must_be
 from roller_tvm.relay.line import LINE
 from roller_tvm.tuning.line import Model
 from roller_tvm.tuning.machine import threads_for
+from roller_tvm.tuning.remote import Tracker
 from roller_tvm.tuning.results import TunedTask, TuneResult
 from roller_tvm.tuning.selection import not_negative
 from roller_tvm.tuning.session import Limits
@@ -36,6 +37,8 @@ def tune(
     worker: str = WORKER,
     fuse_rtasks: Any = False,
     seconds: float | None = None,
+    tracker: str | None = None,
+    key: str | None = None,
 ) -> TuneResult:
     """Plan every operator of a model, measure the best plans, and write records.
 
@@ -56,6 +59,8 @@ def tune(
         Plans to construct, at least `trials`.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
+    tracker, key : str, optional
+        host:port of TVM's RPC tracker, and the key of the servers that measure; by default this machine does.
     seconds : float, optional
         Start no further task after so many seconds; the tasks with the most work come first.
     fuse_rtasks : bool or tvm.transform.Pass
@@ -91,6 +96,6 @@ def tune(
     workers = min(threads_for(spec), max(1, trials)) if spec.kind == "cpu" else None
     options = Options(
         trials, top=top, tasks=tasks, workers=workers, limits=limits or Limits(), worker=worker, fuse=fuse_rtasks,
-        seconds=seconds, progress=progress,
+        seconds=seconds, progress=progress, tracker=Tracker.of(tracker, key),
     )  # fmt: skip
     return tune_tasks(LINE, Model(mod, params), LINE.records(log_file, made), spec, options)

@@ -101,7 +101,7 @@ class Workload:
         else:
             module.get_source("asm")
         weights = tuple(n for n, t in enumerate(args) if t.op.name in self.weights)
-        return Built(module, module.entry_name, args, _outputs(args), weights)
+        return Built(module, module.entry_name, args, _outputs(args), weights, module)
 
     def spilled(self, line: str) -> int:
         SPILLED.clear()

@@ -198,6 +198,8 @@ class Built:
         Arguments of the kernel, each with `shape` and `dtype`.
     outputs, weights : tuple of int
         Positions among them of results, and of weights of the model.
+    exported : object
+        Has ``export_library``.
     """
 
     module: Any
@@ -205,6 +207,7 @@ class Built:
     tensors: Sequence[Any]
     outputs: tuple[int, ...]
     weights: tuple[int, ...] = ()
+    exported: Any = None
 
 
 def in_order(inputs: Sequence[Any], results: Sequence[Any], outputs: Sequence[int]) -> list[Any]:

@@ -12,14 +12,19 @@ from typing import Any
 
 from roller_tvm.errors import MeasureError
 from roller_tvm.folders import work_folder
-from roller_tvm.tuning.supervise import Call, Pool, Worker
+from roller_tvm.tuning.supervise import Call, Pool, Reply, Worker
 
 #: Treatment of an operand of free layout (as the Relay line's LayoutRewriteOption). PLAIN: unchanged. CHECK: the kernel
 #: repacks it itself, so that its answer can be checked. PACKED: it comes packed.
 PLAIN, CHECK, PACKED = 0, 1, 2
 #: Kinds of failure, as summaries name them.
 KINDS = ("schedule error", "layout error", "build error", "build timeout", "run error", "run timeout",
-         "crash", "wrong answer", "register spills")  # fmt: skip
+         "crash", "wrong answer", "register spills", "server lost")  # fmt: skip
+
+
+def is_remote(pool: Any) -> bool:
+    """Return whether a pool's candidates run on other machines (``remote.RemotePool``)."""
+    return bool(getattr(pool, "remote", False))
 
 
 HOW = ("time", "check", "each")
@@ -156,7 +161,6 @@ class Session:
 
     def _run(self, number: int, mode: int, best: float, for_time: bool) -> Outcome:
         """Run a candidate, rebuilt if the process that built it is gone; return its outcome."""
-        before = self.outcomes[number]
         worker, generation = self.built.get((number, mode), (None, 0))
         if worker is None or worker.generation != generation or not worker.alive:
             self._build([number], mode)
@@ -166,6 +170,11 @@ class Session:
         options = self.options if for_time else {}
         with timed(self.seconds, "run"), self.pool.alone(worker):
             reply = worker.call("run", (self.key, number, mode, best, options), self.limits.run_s)
+        return self._judged(number, mode, reply, for_time)
+
+    def _judged(self, number: int, mode: int, reply: Reply, for_time: bool) -> Outcome:
+        """Return the outcome of a candidate after a run."""
+        before = self.outcomes[number]
         if not reply.ok:
             return Outcome(reply.kind, text=reply.text)
         if reply.value["wrong"]:
@@ -190,16 +199,26 @@ class Session:
         every = range(len(self.lines))
         self.outcomes = [Outcome("ok") for _ in every]
         self._build(every)
-        best = math.inf
-        for n in every:
-            if self.outcomes[n].ok:
-                outcome = self.outcomes[n] = self._run(n, self._mode(n), best, for_time=True)
-                best = min(best, outcome.seconds) if outcome.ok else best
+        self._run_each([n for n in every if self.outcomes[n].ok])
         self._in_turns()
         if default and self._ranking()[:1] == [self.default]:
             self._in_turns()  # once more before ours are given up: another process may have slowed them down
         result = self._first_right_of([n for n in self._ranking() if n != self.default])
         return self._against_default(result) if default else result
+
+    def _run_each(self, numbers: Sequence[int]) -> None:
+        """Time candidates one after the other; on other machines, on all of them at once."""
+        if is_remote(self.pool):
+            calls = [("run", (self.key, n, self._mode(n), math.inf, self.options), self.limits.run_s) for n in numbers]
+            with timed(self.seconds, "run"):
+                replies = self.pool.map(calls)
+            for n, (_, _, reply) in zip(numbers, replies, strict=True):
+                self.outcomes[n] = self._judged(n, self._mode(n), reply, for_time=True)
+            return
+        best = math.inf
+        for n in numbers:
+            outcome = self.outcomes[n] = self._run(n, self._mode(n), best, for_time=True)
+            best = min(best, outcome.seconds) if outcome.ok else best
 
     def _in_turns(self) -> None:
         """Measure the best candidates and TVM's own kernel again, in turns, for some rounds."""
@@ -207,6 +226,10 @@ class Session:
         if self.default >= 0 and self.outcomes[self.default].ok and not self.outcomes[self.default].pruned:
             finalists.append(self.default)
         if len(finalists) < 2:
+            return
+        if is_remote(self.pool):
+            for _ in range(self.limits.rounds):
+                self._run_each([n for n in finalists if self.outcomes[n].ok])
             return
         for n in finalists * self.limits.rounds:
             # Those given up early stay out, unless nothing else of ours is left.

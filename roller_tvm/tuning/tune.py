@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from roller_tvm.errors import MeasureError
 from roller_tvm.tuning.claims import WAIT_S
 from roller_tvm.tuning.line import Line, Model, Records
 from roller_tvm.tuning.machine import not_here, same_machine, threads_for
+from roller_tvm.tuning.remote import MODULE, Tracker, remote_pool
 from roller_tvm.tuning.results import TunedTask, TuneResult, busy, judge, nothing_tuned, summary
 from roller_tvm.tuning.selection import ordered, select, shares, time_is_up
 from roller_tvm.tuning.session import Limits, Measurer, TaskResult, timed
@@ -42,6 +44,8 @@ class Options:
         Processes that build; by default one for each thread of the device.
     worker : str
         Module that they run.
+    tracker : Tracker, optional
+        Whose servers measure.
     """
 
     trials: int = TOP
@@ -55,6 +59,7 @@ class Options:
     fuse: Any = False
     seconds: float | None = None
     progress: Progress | None = None
+    tracker: Tracker | None = None
 
 
 def tune(line: Line, model: Model, records: Records, device: DeviceSpec, options: Options) -> TuneResult:
@@ -68,7 +73,7 @@ def tune(line: Line, model: Model, records: Records, device: DeviceSpec, options
     start = time.perf_counter()
     threads, target = threads_for(device), records.target
     result = TuneResult([], device, str(target), records.place, options.trials, threads, notes=list(records.notes))
-    with Pool(options.workers or threads, threads, options.worker) as pool:
+    with _pool(options, threads) as (pool, limits):
         pool.start()  # they import TVM while the model is taken apart
         if options.fuse:
             model, fusion = line.without_fused(model, target, device, options.fuse)
@@ -80,7 +85,7 @@ def tune(line: Line, model: Model, records: Records, device: DeviceSpec, options
             result.notes.append(f"TVM makes no task of {', '.join(found.left)}: TVM's own schedule")
         chosen = ordered([found[n] for n in select(options.tasks, len(found))], options.seconds)
         result.seconds["extract"] = time.perf_counter() - start
-        measurer = Measurer(pool, options.limits, result.seconds, cold_options(found.weight_bytes, device))
+        measurer = Measurer(pool, limits, result.seconds, cold_options(found.weight_bytes, device))
         for tuned in Tuner(line, measurer, device, records, options, result).run(chosen):
             result.tasks.append(tuned)
             if options.progress is not None:
@@ -89,12 +94,24 @@ def tune(line: Line, model: Model, records: Records, device: DeviceSpec, options
             if time_is_up(elapsed, options.seconds, len(result.tasks), len(chosen), result.notes):
                 break
     result.seconds["total"] = time.perf_counter() - start
-    if any(t.status == "measured" for t in result.tasks):
+    if options.tracker is None and any(t.status == "measured" for t in result.tasks):
         result.notes += busy(threads)
     records.report(f"{summary(result)}\n")
     if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
         raise nothing_tuned(result)
     return result
+
+
+@contextlib.contextmanager
+def _pool(options: Options, threads: int) -> Iterator[tuple[Pool, Limits]]:
+    """Yield workers that measure here, or on a tracker's servers."""
+    if options.tracker is None:
+        with Pool(options.workers or threads, threads, options.worker) as pool:
+            yield pool, options.limits
+        return
+    module = options.worker if options.worker != WORKER else MODULE
+    with remote_pool(options.tracker, threads, options.limits, module=module) as found:
+        yield found
 
 
 @dataclass
@@ -127,8 +144,11 @@ class Tuner:
         """Return whether kernels run here; if not, the result's notes say so."""
         target = self.records.target
         reply = self.measurer.pool.workers[0].call("device_present", (target.kind.name,), DEVICE_S)
-        if reply.ok and reply.value and same_machine(target):
+        if reply.ok and reply.value and (self.options.tracker is not None or same_machine(target)):
             return True
+        if self.options.tracker is not None:
+            why = reply.text or f"it has no {target.kind.name} device"
+            raise MeasureError(f"no server can measure: {why}", str(self.options.tracker), "look at the server", "server")
         why = "" if reply.ok else f"the {target.kind.name} device cannot be asked ({reply.text}); "
         self.result.notes.append(why + not_here(target) + self.records.untimed)
         return False

@@ -37,6 +37,7 @@ FIGURES = {
     "dynamic": "dynamic:dynamic",
     "families": "families:families",
     "prove": "proofs:prove",
+    "explore": "explore:explore",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",
     "padded-vectors": "plans:padded_vectors",

@@ -1,0 +1,193 @@
+"""A worker that builds here and runs on a server of TVM's RPC tracker.
+
+Each run has a session of its own, with a time limit that the server itself keeps: a kernel that hangs is killed there.
+A connection that is lost is tried once more, maybe on another server: lost twice, it is the candidate's fault.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import shutil
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import numerics, worker
+from .line import in_order, worker_side
+from .machine import ALIASES
+from .remote import Told, require_listening
+from .session import PACKED
+from .supervise import Failed, last_line
+
+#: Attempts of a candidate whose connection is lost.
+ATTEMPTS = 2
+#: Seconds between two questions to a tracker that does not answer.
+PAUSE_S = 0.5
+#: In the message of an error: the server is gone, not the kernel wrong.
+LOST = ("socket", "closed", "connection", "reset", "broken pipe", "recv", "rpc", "terminated", "eof")
+#: In the message of a session that its server has ended.
+EXPIRED = "RPCSessionTimeoutError"
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A library in the folder of all workers, and what its kernel takes."""
+
+    name: str
+    tensors: tuple[_Tensor, ...]
+    outputs: tuple[int, ...]
+
+
+def library(key: str, number: int, mode: int) -> Path:
+    """Return the file of a candidate's library, the same in all workers."""
+    return Path(Told.here().folder, f"{zlib.crc32(key.encode()):x}_{number}_{mode}.so")
+
+
+def device_present(kind: str) -> bool:
+    """Return whether a server has a device of this kind."""
+    with _session() as remote:
+        return bool(_device(remote, kind).exist)
+
+
+def build(key: str, number: int, line: str, mode: int) -> float:
+    """Build a candidate into the folder of all workers. Returns the seconds it took."""
+    opened, start = worker.TASKS[key], time.perf_counter()
+    _export(opened.workload.build(line, mode), key, number, mode, opened.target)
+    return time.perf_counter() - start
+
+
+def build_default(key: str, number: int, text: str, mode: int) -> float:
+    """Build TVM's own kernel."""
+    opened, start = worker.TASKS[key], time.perf_counter()
+    try:
+        built = opened.workload.build_default(text)
+    except Exception as error:  # whatever TVM's passes raise
+        raise Failed("build error", last_line(error)) from error
+    _export(built, key, number, mode, opened.target)
+    return time.perf_counter() - start
+
+
+def _export(built: Any, key: str, number: int, mode: int, target: Any) -> None:
+    path = library(key, number, mode)
+    try:
+        built.exported.export_library(str(path), **_linker(target))
+    except Exception as error:  # whatever the linker says
+        raise Failed("build error", last_line(error)) from error
+    tensors = tuple(_Tensor(numerics.shape_of(t), str(t.dtype)) for t in built.tensors)
+    path.with_suffix(".pkl").write_bytes(pickle.dumps(_Sent(built.name, tensors, built.outputs)))
+
+
+def _linker(target: Any) -> dict[str, Any]:
+    """Return the arguments of ``export_library`` for another architecture than this machine's."""
+    import platform
+
+    triple = str(target.attrs.get("mtriple", ""))
+    theirs, ours = triple.split("-")[0].lower(), platform.machine().lower()
+    if not triple or ALIASES.get(theirs, theirs) == ALIASES.get(ours, ours):
+        return {}
+    names = [f"{triple}-g++", f"{theirs}-linux-gnu-g++", f"{theirs}-linux-gnu-gcc"]
+    compiler = next((name for name in names if shutil.which(name)), None)
+    if compiler is None:
+        raise Failed("build error", f"there is no compiler for {triple}: install {names[1]}")
+    try:
+        from tvm.support import cc
+    except ImportError:
+        from tvm.contrib import cc
+    return {"fcompile": cc.cross_compiler(compiler)}
+
+
+class _session:  # noqa: N801  (a context manager)
+    """A session with a server, waited for; its end frees the server."""
+
+    def __enter__(self) -> Any:
+        from tvm import rpc
+
+        told, error = Told.here(), None
+        end = time.monotonic() + told.wait_s
+        while True:
+            try:
+                require_listening(told.host, told.port)
+                tracker = rpc.connect_tracker(told.host, told.port)
+                self._remote = tracker.request(told.key, session_timeout=told.session_s, max_retry=1)
+                return self._remote
+            except Exception as caught:  # whatever TVM raises of a connection: a restart may be under way
+                error = caught
+            if time.monotonic() > end:
+                raise Failed("server lost", f"no server within {told.wait_s:g} s: {last_line(error)}") from error
+            time.sleep(PAUSE_S)
+
+    def __exit__(self, *_: object) -> None:
+        self._remote = None
+
+
+def _device(remote: Any, kind: str) -> Any:
+    return remote.device("cpu" if kind in ("llvm", "c") else kind, 0)
+
+
+def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) -> dict[str, Any]:
+    """Run a candidate on a server, as ``worker.run`` does here; times come from the server's own clock."""
+    lost = ""
+    for _ in range(ATTEMPTS):
+        try:
+            return _run(key, number, mode, options)
+        except Failed:
+            raise
+        except Exception as error:  # whatever TVM raises of a kernel, or of a connection
+            text = str(error)
+            if EXPIRED in text:
+                raise Failed("run timeout", f"its session was ended after {Told.here().session_s:g} s") from error
+            if not any(word in text.lower() for word in LOST):
+                raise Failed("run error", last_line(error)) from error
+            lost = last_line(error)
+    raise Failed("crash", f"the connection was lost {ATTEMPTS} times: {lost}")
+
+
+def _run(key: str, number: int, mode: int, options: dict[str, Any]) -> dict[str, Any]:
+    opened, path = worker.TASKS[key], library(key, number, mode)
+    sent: _Sent = pickle.loads(path.with_suffix(".pkl").read_bytes())
+    inputs: Sequence[Any] = opened.inputs
+    if mode == PACKED:  # values matter to no time
+        inputs = numerics.make_inputs([t for n, t in enumerate(sent.tensors) if n not in sent.outputs])
+    with _session() as remote:
+        device = _device(remote, opened.target.kind.name)
+        remote.upload(str(path))
+        module = remote.load_module(path.name)
+        values = in_order(inputs, [worker.poison(sent.tensors[n]) for n in sent.outputs], sent.outputs)
+        arguments = [worker_side().tensor(np.asarray(v), device) for v in values]
+        start = time.perf_counter()
+        module[sent.name](*arguments)
+        device.sync()
+        once = time.perf_counter() - start
+        if mode != PACKED:
+            pairs = zip((arguments[n].numpy() for n in sent.outputs), opened.expected, strict=True)
+            told = (numerics.difference(got, right, opened.workload.terms) for got, right in pairs)
+            if wrong := next(filter(None, told), ""):
+                return {"repeats": [], "pruned": False, "wrong": wrong}
+        if not options:
+            return {"repeats": [], "pruned": False, "wrong": ""}
+        least = module.time_evaluator(sent.name, device, number=1, repeat=2)(*arguments).results
+        once = max(min(once, *least), 1e-7)
+        runs = max(1, math.ceil(options["repeat_s"] / once))
+        repeats = int(min(options["repeats"], max(1.0, options["budget_s"] // (once * runs))))
+        found = module.time_evaluator(sent.name, device, number=runs, repeat=repeats)(*arguments).results
+        return {"repeats": [float(s) for s in found], "pruned": False, "wrong": ""}
+
+
+FUNCTIONS = {
+    **worker.FUNCTIONS, "device_present": device_present, "build": build, "build_default": build_default, "run": run,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    worker.main(FUNCTIONS)

@@ -1,0 +1,157 @@
+"""Measuring on servers of TVM's RPC tracker, started by its own commands on loopback; what becomes of their faults."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.te
+pytest.importorskip("tvm")
+
+from roller_tvm.errors import MeasureError, UsageError  # noqa: E402
+from roller_tvm.tuning import remote  # noqa: E402
+from roller_tvm.tuning.remote import Tracker, servers  # noqa: E402
+from roller_tvm.tuning.session import Limits  # noqa: E402
+
+QUICK = Limits(margin=1.0, run_s=5.0, repeats=4, finalists=2, rounds=1)
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Farm:
+    """A tracker and its servers."""
+
+    def __init__(self, folder):
+        self.folder, self.port, self.processes, self.tracker = folder, free_port(), [], None
+        self.start_tracker()
+
+    def _start(self, name, *words):
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", *words], stdout=log, stderr=log, start_new_session=True,
+                                       env={**os.environ, "TVM_NUM_THREADS": "1"})  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def start_tracker(self):
+        words = ("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(self.port))
+        self.tracker = self._start("tracker", *words, "--port-end", str(self.port + 1))
+
+    def start_server(self, number):
+        port = free_port()
+        return self._start(
+            f"server{number}", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port), "--port-end",
+            str(port + 20), "--tracker", f"127.0.0.1:{self.port}", "--key", "test",
+        )  # fmt: skip
+
+    @property
+    def where(self):
+        return Tracker("127.0.0.1", self.port, "test")
+
+    def wait(self, count):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with contextlib.suppress(MeasureError):
+                if servers(self.where) >= count:
+                    return
+            time.sleep(0.2)
+        raise AssertionError((self.folder / "tracker.log").read_text()[-2000:])
+
+    def kill(self, process):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def close(self):
+        for process in self.processes:
+            self.kill(process)
+
+
+@pytest.fixture
+def farm(tmp_path):
+    made = Farm(tmp_path)
+    made.servers = [made.start_server(n) for n in range(2)]
+    made.wait(2)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_on_servers(subject, farm, tmp_path):
+    result = subject.tune(tmp_path / subject.file, 2, limits=QUICK, tracker=farm.where)
+    tuned = [t for t in result.tasks if t.task.weight]
+    assert [t.status for t in tuned] == ["measured"] * len(tuned), str(result)
+    assert all(t.checked and 0 < t.seconds < 1 for t in tuned)
+    again = subject.tune(tmp_path / subject.file, 2, limits=QUICK, tracker=farm.where)
+    assert {t.status for t in again.tasks} == {"resumed"}
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_server_that_is_killed_and_a_tracker_that_is_restarted_cost_no_task(subject, farm, tmp_path):
+    done = []
+
+    def fault(tuned, _count):
+        done.append(tuned)
+        if len(done) == 1:
+            farm.kill(farm.servers[0])
+            farm.kill(farm.tracker)
+            farm.start_tracker()  # the other server finds it by itself
+
+    result = subject.tune(tmp_path / subject.file, 2, limits=QUICK, tracker=farm.where, progress=fault)
+    assert [t.status for t in result.tasks if t.task.weight] == ["measured"] * 2, str(result)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_kernels_that_hang_on_a_server_are_counted(subject, farm, tmp_path, workers_here, monkeypatch):
+    if subject.line.name != "relax":
+        pytest.skip("its kernels have the Relax line's symbols")
+    monkeypatch.setattr(remote, "SEND_S", 3.0)
+    faulty = "tests.line.faulty_remote"
+    result = subject.tune(tmp_path / subject.file, 3, limits=QUICK, tracker=farm.where, worker=faulty)
+    tuned = [t for t in result.tasks if t.task.weight]
+    assert result.failures.get("run timeout", 0) >= len(tuned), result.failures
+    assert all(t.status == "measured" for t in tuned if len(t.outcomes) > 1), str(result)
+    end = time.monotonic() + 30
+    while time.monotonic() < end and servers(farm.where) < 2:
+        time.sleep(0.5)
+    assert servers(farm.where) == 2, "a server has not come back"
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_without_a_server_it_says_so(subject, tmp_path):
+    empty = Farm(tmp_path)
+    try:
+        end = time.monotonic() + 30
+        while True:
+            with pytest.raises(MeasureError) as caught:
+                servers(empty.where)
+            if "no server" in str(caught.value) or time.monotonic() > end:
+                break
+            time.sleep(0.2)
+        assert "no server of this key" in str(caught.value)
+        empty.kill(empty.tracker)
+        with pytest.raises(MeasureError, match="does not answer"):
+            subject.tune(None, 1, tracker=empty.where)
+    finally:
+        empty.close()
+
+
+@pytest.mark.parametrize("given", [("host", "k"), ("host:x", "k"), ("h:1", None), (None, "k"), ("h:99999", "k")])
+def test_a_tracker_is_named_in_full(given):
+    with pytest.raises(UsageError):
+        Tracker.of(*given)
+
+
+def test_neither_is_this_machine():
+    assert Tracker.of(None, None) is None and remote.Tracker.of("h:1", "k") == Tracker("h", 1, "k")
