@@ -115,8 +115,8 @@ def _tune(args: argparse.Namespace, session: Session, start: float) -> int:
         print(row(tuned), file=rows, flush=True)
 
     try:
-        result = session.tune(args.trials, args.output, args.tasks, progress=progress, limits=limits, tracker=args.rpc_tracker,
-                              key=args.rpc_key)  # fmt: skip
+        result = session.tune(args.trials, args.output, args.tasks, progress=progress, limits=limits,
+                              tracker=args.rpc_tracker, key=args.rpc_key)  # fmt: skip
     except KeyboardInterrupt:
         kept = f"the records in {args.output} are intact" if done else "no task was done yet"
         say(f"\nroller-tvm: interrupted after {done} tasks; {kept}")

@@ -148,7 +148,8 @@ class Tuner:
             return True
         if self.options.tracker is not None:
             why = reply.text or f"it has no {target.kind.name} device"
-            raise MeasureError(f"no server can measure: {why}", str(self.options.tracker), "look at the server", "server")
+            where, remedy = str(self.options.tracker), "look at the server"
+            raise MeasureError(f"no server can measure: {why}", where, remedy, "server")
         why = "" if reply.ok else f"the {target.kind.name} device cannot be asked ({reply.text}); "
         self.result.notes.append(why + not_here(target) + self.records.untimed)
         return False

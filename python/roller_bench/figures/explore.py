@@ -29,8 +29,8 @@ def explore(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("--models", default="direction,squeezenet,mobilenet_v2",
                         help="names from 'roller-tvm compare --list', or files; default %(default)s")
-    parser.add_argument("--trials", type=int, default=10, help="of tune; default %(default)s")
-    parser.add_argument("--top", type=int, default=5, help="of explore; default %(default)s")
+    parser.add_argument("--trials", type=int, default=10, help="plans that tune measures; default %(default)s")
+    parser.add_argument("--top", type=int, default=5, help="plans that explore tries; default %(default)s")
     parser.add_argument("--folder", type=Path, default=NETWORKS,
                         help="folder of models and results; default %(default)s")
     add_out(parser)
@@ -56,7 +56,8 @@ def measured(model: Any, trials: int, top: int) -> dict[str, Any]:
                 taken[name] += one.times(model.inputs, 5, 1)
     return {
         **{name: statistics.median(own) for name, own in taken.items()}, "explore_s": explore_s, "tune_s": tune_s,
-        "runs": result.runs, "seconds": dict(result.seconds), "load": os.getloadavg()[0], "left_out": len(result.failed),
+        "runs": result.runs, "seconds": dict(result.seconds), "load": os.getloadavg()[0],
+        "left_out": len(result.failed),
     }  # fmt: skip
 
 
