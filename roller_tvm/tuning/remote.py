@@ -61,7 +61,7 @@ class Tracker:
 
 @dataclass(frozen=True)
 class Told:
-    """What a worker is told: the tracker, a folder for libraries, and the seconds that a session may last."""
+    """Facts for a worker: the tracker, a folder for libraries, and the seconds that a session may last."""
 
     host: str
     port: int
