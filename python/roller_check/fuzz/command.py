@@ -2,6 +2,7 @@
 
     python -m roller_check fuzz --seed 1000 --models 500 --results fuzz.jsonl     # again: goes on where it ended
     python -m roller_check fuzz --seed 1234 --models 1 --keep folder              # one model, and the model file
+    python -m roller_check fuzz --cuda --models 500 --results fuzz-cuda.jsonl     # kernels for sm_80, sm_90 (Relax line)
 
 Exit code 1 if a model was wrong, crashed, failed or was slow to build where plain TVM was not.
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from roller_check.fuzz.generate import random_model
-from roller_check.fuzz.judge import OUTCOMES, WORKER, Verdict, judge
+from roller_check.fuzz.judge import OUTCOMES, WORKER, Verdict, judge, judge_cuda
 from roller_check.fuzz.shrink import shrunk
 from roller_tvm.tuning.supervise import Worker
 from roller_tvm.tvm_env import line
@@ -24,7 +26,7 @@ from roller_tvm.tvm_env import line
 #: Outcomes that are failures.
 BAD = ("wrong", "crash", "error", "slow build")
 #: Models after which the worker process starts anew.
-FRESH = 50
+FRESH = 200
 
 
 def main(words: list[str] | None = None) -> int:
@@ -33,11 +35,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--models", type=int, default=100, help="default 100")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no model after this time")
     parser.add_argument("--threads", type=int, default=2, help="threads of TVM's pool; default 2")
+    parser.add_argument("--cuda", action="store_true", help="kernels for GPUs: small ones executed, all compiled")
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON lines; seeds that it has are not run again")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the models that fail, shrunk, to it")
     args = parser.parse_args(words)
     first, count, start = int(time.time()) if args.seed is None else args.seed, Counter[str](), time.monotonic()
     done = _done(args.results)
+    os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")  # idle threads' turns would count as time of a build
     worker = Worker(args.threads, WORKER)
     print(f"line {line()}, seeds {first} to {first + args.models - 1}", flush=True)
     try:
@@ -47,7 +51,7 @@ def main(words: list[str] | None = None) -> int:
                 continue
             if number % FRESH == FRESH - 1:
                 worker.kill()
-            row = one(seed, worker, args.keep)
+            row = one(seed, worker, args.keep, args.cuda)
             count[row["outcome"]] += 1
             if args.results:
                 with args.results.open("a", encoding="utf-8") as file:
@@ -60,13 +64,14 @@ def main(words: list[str] | None = None) -> int:
     return 1 if any(count[o] for o in BAD) else 0
 
 
-def one(seed: int, worker: Worker, keep: Path | None = None) -> dict[str, Any]:
+def one(seed: int, worker: Worker, keep: Path | None = None, cuda: bool = False) -> dict[str, Any]:
     """Return the row of a seed: its outcome and, of a failure, the nodes that are left of it."""
-    model, inputs = random_model(seed)
-    verdict = judge(model, inputs, worker)
+    model, inputs = random_model(seed, opens=line() == "relax" and not cuda)
+    judged = judge_cuda if cuda else judge
+    verdict = judged(model, inputs, worker)
     row = {"line": line(), "seed": seed, **verdict.to_json(), "size": len(model.graph.node), "nodes": []}
     if verdict.outcome in BAD:
-        model, inputs = shrunk(model, inputs, lambda m, i: _as_bad(judge(m, i, worker), verdict))
+        model, inputs = shrunk(model, inputs, lambda m, i: _as_bad(judged(m, i, worker), verdict))
         row["nodes"] = [node.op_type for node in model.graph.node]
         if keep is not None:
             import numpy as np

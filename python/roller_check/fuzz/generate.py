@@ -24,6 +24,10 @@ MOVING = (
 )  # fmt: skip
 #: Elements of a tensor at most.
 LARGEST = 60_000
+#: Numbers of nodes: most faults show in one or two, which build in a fraction of a second.
+SIZES = (*[1] * 16, *[2] * 10, *[3] * 6, 4, 4, 4, 5, 6, 8, 12, 20)
+#: Share of models with an open extent, where those are asked for.
+OPEN = 0.1
 
 
 @dataclass
@@ -302,15 +306,20 @@ KINDS: tuple[Callable[[Draft], None], ...] = (
 )  # fmt: skip
 
 
-def random_model(seed: int) -> tuple[Any, dict[str, np.ndarray]]:
+def random_model(seed: int, opens: bool = False) -> tuple[Any, dict[str, np.ndarray]]:
     """Return the random ONNX model of a seed, with 1 to 20 nodes, and values of its inputs.
+
+    Parameters
+    ----------
+    opens : bool
+        Leave an extent open in some models: the first one of an input, and of the inputs that are as long.
 
     Examples
     --------
     >>> model, inputs = random_model(0)
     """
     draft = Draft(np.random.default_rng(seed))
-    wanted, tries = int(draft.pick(1, 1, 1, 1, 2, 2, 3, 4, 6, 20)), 0
+    wanted, tries = int(draft.pick(*SIZES)), 0
     with np.errstate(all="ignore"):
         while len(draft.nodes) < wanted and (tries := tries + 1) < 200:
             draft.pick(*KINDS)(draft)
@@ -318,4 +327,19 @@ def random_model(seed: int) -> tuple[Any, dict[str, np.ndarray]]:
     ends = [name for name in draft.made if name not in read]
     inputs = {name: value for name, value in draft.inputs.items() if name in read}
     constants = {name: value for name, value in draft.constants.items() if name in read}
-    return as_model(draft.nodes, inputs, constants, ends, draft.made), inputs
+    model = as_model(draft.nodes, inputs, constants, ends, draft.made)
+    lengths = [value.shape[0] for value in inputs.values() if value.ndim and value.shape[0]]
+    if opens and lengths and draft.rng.random() < OPEN:
+        model = _opened(model, int(draft.pick(*lengths)))
+    return model, inputs
+
+
+def _opened(model: Any, length: int) -> Any:
+    """Return a model whose inputs of this length have an open one."""
+    for value in model.graph.input:
+        extents = value.type.tensor_type.shape.dim
+        if extents and extents[0].dim_value == length:
+            extents[0].dim_param = "n"
+    for value in model.graph.output:
+        value.type.ClearField("value")
+    return model

@@ -29,7 +29,7 @@ class Verdict:
         One of `OUTCOMES`; "no truth": plain TVM and onnxruntime disagree, or plain TVM cannot build it.
     told : str
     plain_s, ours_s : float
-        Seconds of the builds.
+        The processor's seconds of the builds; 0 for plain TVM's if ours was right within a second.
     """
 
     outcome: str
@@ -42,28 +42,43 @@ class Verdict:
 
 
 def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker) -> Verdict:
-    """Build and run a model both ways in a worker process, beside onnxruntime."""
+    """Build and run a model in a worker process, beside onnxruntime; by plain TVM too unless it is right and quick."""
     data = model.SerializeToString()
     known = worker.call("truth", (data, inputs), LIMIT_S)
-    plain = worker.call("run", (data, inputs, "tvm"), LIMIT_S)
     if not known.ok:
         return Verdict("no truth", f"onnxruntime: {known.text}")
     answers, moved = known.value
-    told = differs(plain.value[0], answers, moved) if plain.ok else plain.text
     ours = worker.call("run", (data, inputs, "roller"), LIMIT_S)
-    if not ours.ok and ours.kind in ("crash", "run timeout") and (plain.ok or plain.kind != ours.kind):
-        return Verdict("crash", ours.text, plain.value[1] if plain.ok else 0.0)
     wrong = differs(ours.value[0], answers, moved) if ours.ok else ""
-    seconds = (plain.value[1] if plain.ok else 0.0, ours.value[1] if ours.ok else 0.0)
+    ours_s = ours.value[1] if ours.ok else 0.0
+    if ours.ok and not wrong and ours_s <= 1:
+        return Verdict("right", "", 0.0, ours_s)
+    plain = worker.call("run", (data, inputs, "tvm"), LIMIT_S)
+    plain_s = plain.value[1] if plain.ok else 0.0
+    told = differs(plain.value[0], answers, moved) if plain.ok else plain.text
+    if not ours.ok and ours.kind in ("crash", "run timeout") and (plain.ok or plain.kind != ours.kind):
+        return Verdict("crash", ours.text, plain_s)
     if told:  # plain TVM is no witness
-        return Verdict("no truth", ("ours is right; " if ours.ok and not wrong else "") + told, *seconds)
+        return Verdict("no truth", ("ours is right; " if ours.ok and not wrong else "") + told, plain_s, ours_s)
     if not ours.ok:
-        return Verdict("error", ours.text, *seconds)
+        return Verdict("error", ours.text, plain_s)
     if wrong:
-        return Verdict("wrong", wrong, *seconds)
-    if seconds[1] > SLOW * seconds[0] + 1:
-        return Verdict("slow build", f"{seconds[1]:.1f} s, plain TVM {seconds[0]:.2f} s", *seconds)
-    return Verdict("right", "", *seconds)
+        return Verdict("wrong", wrong, plain_s, ours_s)
+    if ours_s > SLOW * plain_s + 1:
+        return Verdict("slow build", f"{ours_s:.1f} s, plain TVM {plain_s:.2f} s", plain_s, ours_s)
+    return Verdict("right", "", plain_s, ours_s)
+
+
+def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker) -> Verdict:  # noqa: ARG001
+    """Plan a model for GPUs, execute its small kernels on the CPU and compile all of them (see `cuda`)."""
+    reply = worker.call("cuda", (model.SerializeToString(),), LIMIT_S)
+    if not reply.ok:
+        # Whatever plain TVM cannot import is no model; the rest is ours.
+        plain = worker.call("run", (model.SerializeToString(), inputs, "tvm"), LIMIT_S)
+        outcome = "crash" if reply.kind in ("crash", "build timeout") else "error"
+        return Verdict(outcome if plain.ok else "no truth", reply.text)
+    wrong, told, seconds = reply.value
+    return Verdict("wrong" if wrong else "right", told, 0.0, seconds)
 
 
 def differs(got: list[np.ndarray], answers: list[np.ndarray], moved: list[np.ndarray]) -> str:
