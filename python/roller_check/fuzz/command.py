@@ -2,7 +2,7 @@
 
     python -m roller_check fuzz --seed 1000 --models 500 --results fuzz.jsonl     # again: goes on where it ended
     python -m roller_check fuzz --seed 1234 --models 1 --keep folder              # one model, and the model file
-    python -m roller_check fuzz --cuda --models 500 --results fuzz-cuda.jsonl     # kernels for sm_80, sm_90 (Relax line)
+    python -m roller_check fuzz --cuda --models 500 --results fuzz-cuda.jsonl   # kernels for GPUs (Relax line)
 
 Exit code 1 if a model was wrong, crashed, failed or was slow to build where plain TVM was not.
 """

@@ -43,10 +43,12 @@ def kernels(model: bytes) -> tuple[bool, str, float]:
         names = [note.name for note in pass_.report.scheduled]
         found = check_module(before, after, target, BUDGET_S, names) if names and arch == ARCHS[0] else {}
         faults += [f"{name}: {result}" for name, result in found.items() if isinstance(result, WrongAnswer)]
-        refused = [f"{n}: {r}" for n, r in found.items() if isinstance(r, RollerError) and not isinstance(r, WrongAnswer)]
+        errors = {n: r for n, r in found.items() if isinstance(r, RollerError)}
+        refused = [f"{n}: {r}" for n, r in errors.items() if not isinstance(r, WrongAnswer)]
         for name in names:
             source, _ = generated(after, target, name)
             compile_cuda(source, arch, where=name)
-        told.append(f"{arch}: {len(names)} planned, {len(found) - len(refused)} executed, {len(pass_.report.left)} left")
+        executed = len(found) - len(refused)
+        told.append(f"{arch}: {len(names)} planned, {executed} executed, {len(pass_.report.left)} left")
         told += refused
     return bool(faults), "; ".join(faults or told), sum(os.times()[:4]) - start

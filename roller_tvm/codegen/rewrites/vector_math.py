@@ -71,7 +71,8 @@ class Arithmetic:
     def _exp(self, x: Any) -> Any:
         tir = self.tir
         low, high = (self._like(e, x) for e in fits.EXPONENTS)
-        whole = tir.max(tir.min(tir.floor(x * self._like(fits.LOG2_E, x)), high), low)
+        nearest = tir.floor(x * self._like(fits.LOG2_E, x) + self._like(0.5, x))
+        whole = tir.max(tir.min(nearest, high), low)
 
         def result(power: Any) -> Any:
             rest = x - power * self._like(fits.LN2[0], x) - power * self._like(fits.LN2[1], x)
