@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,10 +115,13 @@ class RelaxModels(ModelLine):
 
         return operator_of(kernel)
 
-    def explorable(self, job: Job, *args: Any) -> Any:
+    def explorable(
+        self, job: Job, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
+        memory_bytes: int, tell: Callable[[str], None],
+    ) -> Any:  # fmt: skip
         from .exploring import explorable
 
-        return explorable(self.prepared(job), *args)
+        return explorable(self.prepared(job), records, top, share, least, folder, threads, memory_bytes, tell)
 
     def fused(self, job: Job, built: Any) -> Any:
         return job.fuse.report

@@ -18,7 +18,7 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.recipes import gpu_tiled  # noqa: E402
+from roller_tvm.recipes import gpu_tile_candidates  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 
@@ -112,6 +112,6 @@ def test_windows_cut_into_remainders_are_refused_where_tvm_keeps_more_than_a_til
 
     refused, kept = outcomes()
     assert kept and not refused  # such steps are not planned
-    monkeypatch.setattr(gpu_tiled, "slides", lambda *_: False)
+    monkeypatch.setattr(gpu_tile_candidates, "slides", lambda *_: False)
     refused, _ = outcomes()
     assert refused

@@ -261,9 +261,9 @@ def with_and_without_edges(expression: Any, device: DeviceSpec, build: Callable[
 
 def whole_vectors_and_plain(expression: Any, device: DeviceSpec, build: Callable[[Any], Built]) -> tuple[Kind, Kind]:
     """Return plans that count on whole vectors, and plans for TVM alone."""
-    def by_tvm(plan: Any) -> Any:
+    def by_tvm(steps: Any) -> Any:
         with patch.object(whole_vectors, "REWRITINGS", ()):
-            return build(lower(plan))
+            return build(steps)
 
     ours = construct(expression, device, top=PLANS).plans
     return (ours, build), (construct(expression, device.built_by_tvm(), top=PLANS).plans, by_tvm)
@@ -291,7 +291,7 @@ def beside(words: Sequence[str], operators: Sequence[str], names: tuple[str, str
         expression, build = operator_here(operator, params, device.units)
         (ours, of_ours), (others, of_others) = kinds(expression, device, build)
         expected = build(None)[1]()
-        built = [*(of_ours(ranked.plan) for ranked in ours), *(of_others(ranked.plan) for ranked in others)]
+        built = [make(lower(r.plan)) for make, plans in ((of_ours, ours), (of_others, others)) for r in plans]
         errors = [error_of(answer(), expected) for _, answer in built]
         wrong += sum(not error <= TOLERANCE for error in errors)
         number = max(1, round(0.01 / min(built[0][0](1, 3))))
