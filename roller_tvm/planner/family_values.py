@@ -102,6 +102,7 @@ class PlanFamily:
     --------
     >>> from roller_tvm.device import load_device
     >>> from roller_tvm.ir.operators import matmul
+    >>> from roller_tvm.planner.family import plan_families
     >>> family = next(plan_families(lambda m: matmul(m=m[0], n=64, k=64), ["m"], [True], load_device("cpu")))
     >>> family.member((20,)).extents[0] <= 20, family.member((1,)).extents
     (True, (1,))
