@@ -205,7 +205,7 @@ class _Reader:
     def __init__(self, func: Any) -> None:
         self.func, self.found = func, nests(func)
         self.params = {key(b) for b in tensors_of(func)}
-        self.joined = _Joined()
+        self.joined = _Open()
         self.whole: set[Place] = set()
         #: Dimension -> (nest, index) where it is read at more than an axis.
         self.reads: dict[Place, list[tuple[Nest, Any]]] = {}
@@ -326,16 +326,11 @@ def _refused(what: str) -> UnsupportedOperator:
     return UnsupportedOperator(what, "open extents", REMEDY)
 
 
-class _Joined:
+class Joined:
     """Places in disjoint sets."""
 
     def __init__(self) -> None:
-        self.of: dict[Place, tuple[str, Any]] = {}
         self._up: dict[Place, Place] = {}
-
-    def add(self, place: Place, label: str, extent: Any) -> Place:
-        self.of.setdefault(place, (label, extent))
-        return place
 
     def root(self, place: Place) -> Place:
         while place in self._up:
@@ -346,6 +341,18 @@ class _Joined:
         a, b = self.root(a), self.root(b)
         if a != b:
             self._up[a] = b
+
+
+class _Open(Joined):
+    """Places with an open extent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[Place, tuple[str, Any]] = {}
+
+    def add(self, place: Place, label: str, extent: Any) -> Place:
+        self.of.setdefault(place, (label, extent))
+        return place
 
 
 def number(node: Any) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .nodes import Nest, accesses, key, nests, parameters
-from .open_axes import OpenAxes, OpenAxis, Place, number
+from .open_axes import Joined, OpenAxes, OpenAxis, Place, buffers_of, number
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,6 @@ def _once(joined: _Classes, nest: Nest, mine: Place, extent: int) -> bool:
 
 def _places(func: Any, known: Mapping[int, str], joined: _Classes, shared: Sequence[tuple[Any, int]]) -> OpenAxes:
     """Return where a function has the shared axes."""
-    from .open_axes import buffers_of
-
     at = {root: n for n, (root, _) in enumerate(shared)}
     result = OpenAxes(func)
     for nest in nests(func):
@@ -123,19 +121,9 @@ def _places(func: Any, known: Mapping[int, str], joined: _Classes, shared: Seque
     return result
 
 
-class _Classes:
-    """Places in disjoint sets, and those that no shared axis may contain."""
+class _Classes(Joined):
+    """Places, and those that no shared axis may contain."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.bad: set[Place] = set()
-        self._up: dict[Place, Place] = {}
-
-    def root(self, place: Place) -> Place:
-        while place in self._up:
-            place = self._up[place]
-        return place
-
-    def join(self, a: Place, b: Place) -> None:
-        a, b = self.root(a), self.root(b)
-        if a != b:
-            self._up[a] = b
