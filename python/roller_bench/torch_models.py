@@ -201,6 +201,9 @@ def made(name: str) -> Made:
         if isinstance(part, torch.nn.BatchNorm2d):  # as after training: neither dead nor without an effect
             torch.nn.init.normal_(part.running_mean, std=0.05)
             torch.nn.init.uniform_(part.running_var, 0.8, 1.2)
+    for weights in module.parameters():
+        if not weights.any():  # a bias, or a head that training starts at zero: its outputs would compare nothing
+            torch.nn.init.normal_(weights, std=0.02)
     return module.eval(), inputs
 
 

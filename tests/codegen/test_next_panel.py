@@ -1,4 +1,4 @@
-"""The next panel of weights: what is asked for covers it once, in pieces of the passes through the one before."""
+"""The next weights: what is asked for covers the next panel once, or stands a fixed distance ahead in a stream."""
 
 import math
 from itertools import product
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.codegen.rewrites.prefetch_panels import Around, next_panel
+from roller_tvm.codegen.rewrites.prefetch_panels import Around, further_on, next_panel
 
 LINE = 16
 
@@ -66,3 +66,33 @@ def test_the_next_panel_of_a_shared_loop_is_likely_of_the_same_thread():
     assert next_panel(loops(2), 32, LINE, threads=2) is None
     assert next_panel(loops(16), 32, LINE, threads=2).shift == 16384
     assert next_panel(loops(16), 32, LINE, threads=8) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(2, 5), min_size=1, max_size=4), st.sampled_from([16, 32, 48]))
+def test_a_stream_asks_for_what_it_reads_later(extents, width):
+    strides = [width * math.prod(extents[n + 1 :]) for n in range(len(extents))]
+    loops, size = [Around(e, s) for e, s in zip(extents, strides, strict=True)], width * math.prod(extents)
+    ahead = further_on(loops, width, LINE, distance=LINE, least=size)
+    if size < 4 * LINE:  # SEVERAL distances
+        assert ahead is None
+        return
+    assert ahead.lines * LINE == width
+    assert asked(loops, ahead, 0) == set(range(LINE, size + LINE))
+    assert further_on(loops, width, LINE, LINE, size + 1) is None  # the caches keep it
+    assert further_on([loops[0], Around(3, 0), *loops[1:]], width, LINE, LINE, size) is None  # read 3 times
+
+
+@pytest.mark.parametrize(
+    ("loops", "width"),
+    [
+        ([], 32),
+        ([Around(4096, 32)], 8),  # less than a line
+        ([Around(4096, 40)], 32),  # with gaps
+        ([Around(4096, -32)], 32),
+        ([Around(4096, 64), Around(2, 32), Around(64, 0)], 32),  # the body has it many times
+        ([Around(2048, 640), Around(2, 32)], 32),  # no neighbours for long
+    ],
+)
+def test_no_stream(loops, width):
+    assert further_on(loops, width, LINE, distance=1024, least=65536) is None

@@ -32,3 +32,15 @@ def test_the_pipeline_marks_what_it_schedules_and_what_it_builds_asks():
     made = build(mod, LLVM)
     np.testing.assert_allclose(relax.VirtualMachine(made, tvm.cpu())["main"](x).numpy(), x @ w, rtol=1e-4, atol=1e-4)
     assert asks(code_of(scheduled))
+
+
+def test_weights_that_stream_through_ask_ahead_and_those_that_caches_keep_do_not():
+    rng = np.random.default_rng(3)
+    for size, streams in ((128, False), (512, True)):  # 64 KiB and 1 MiB of weights
+        x, w = (rng.standard_normal(shape).astype("float32") for shape in ((1, size), (size, size)))
+        mod = module(lambda b, v, w=w: b.emit(relax.op.matmul(v, relax.const(w))), (1, size))
+        made = build(mod, LLVM)
+        np.testing.assert_allclose(
+            relax.VirtualMachine(made, tvm.cpu())["main"](x).numpy(), x @ w, rtol=1e-4, atol=1e-4
+        )
+        assert bool(asks(code_of(schedule(prepare(mod, LLVM), LLVM)[0]))) == streams

@@ -1,9 +1,13 @@
-"""Prefetches of the next panel of weights, while a kernel computes with the current one.
+"""Prefetches of the next weights, while a kernel computes with the current ones.
 
 When a network calls a kernel, its weights are in no cache: other kernels' weights have passed through since. A kernel
 that reads them when it needs them waits for memory, then computes from its caches while memory is idle: in ResNet-50 a
 convolution with 9 MB of weights takes 1.5 times as long as with its weights in the cache. Its loops tell the next
 reads: a panel of weights, the same one for each row of register tiles, and then the next panel.
+
+A product of few rows reads its weights once, in order: they stream through. A core's own prefetchers start anew at each
+page and keep few lines under way: 7 x 4096 x 4096 takes 3.3 ms where memory delivers the weights in 1.2 ms. Such a
+stream asks for what stands a fixed distance ahead of it.
 """
 
 from __future__ import annotations
@@ -73,8 +77,7 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
     Returns
     -------
     Ahead or None
-        None if a panel is read only once (it streams through, so nothing can be gained), if none follows, or if it
-        is not contiguous in memory.
+        None if a panel is read only once (see `further_on`), if none follows, or if it is not contiguous in memory.
 
     Examples
     --------
@@ -105,6 +108,42 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
     strides = [loop.stride for loop in loops[:rows]]
     strides += [step * prod(loop.extent for loop in loops[n + 1 :]) for n in range(rows, len(loops))]
     return Ahead(tuple(strides), size, ceil(step / line))
+
+
+def further_on(loops: Sequence[Around], width: int, line: int, distance: int, least: int) -> Ahead | None:
+    """Return the prefetch of what stands `distance` elements ahead in a tensor that streams through.
+
+    Parameters
+    ----------
+    loops, width, line
+        As of `next_panel`.
+    distance : int
+        Elements, a multiple of a line.
+    least : int
+        Elements that are read in order, each once, from which on they stream: what the caches keep is fewer.
+
+    Returns
+    -------
+    Ahead or None
+        None if fewer are read before they are read again, if a trip reads less than a line, or if the trips of the
+        inner loops are no neighbours for long enough to be ahead of them.
+
+    Examples
+    --------
+    >>> further_on([Around(16, 16384), Around(512, 32)], 32, 16, distance=1024, least=65536)
+    Ahead(strides=(16384, 32), shift=1024, lines=2)
+    >>> further_on([Around(16, 16384), Around(7, 0), Around(512, 32)], 32, 16, 1024, 65536) is None  # 7 times
+    True
+    """
+    once = in_order = width
+    for loop in reversed(loops):
+        if not loop.stride:
+            break
+        in_order = in_order * loop.extent if loop.stride == in_order == once else in_order
+        once *= loop.extent
+    if width < line or once < least or in_order < SEVERAL * distance:
+        return None
+    return Ahead(tuple(loop.stride for loop in loops), distance, width // line)
 
 
 @dataclass(frozen=True)
@@ -155,11 +194,12 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         loops = [loop for loop in reads.loops if number_of(loop.extent) != 1]
         if memory.of(reads.buffer) in written or any(number_of(loop.extent) is None for loop in loops):
             continue
-        around = [
-            Around(int(loop.extent), reads.start.of(loop.loop_var), int(loop.kind) == PARALLEL) for loop in loops
-        ]
-        line = line_bytes // _element_bytes(reads.buffer)
-        ahead = next_panel(around, reads.width, line, threads)
+        around = [Around(int(loop.extent), reads.start.of(loop.loop_var), int(loop.kind) == PARALLEL) for loop in loops]
+        bytes_of = _element_bytes(reads.buffer)
+        line = line_bytes // bytes_of
+        ahead = next_panel(around, reads.width, line, threads) or further_on(
+            around, reads.width, line, *(int(estimate(key)) // bytes_of for key in ("prefetch_distance", "l2_capacity"))
+        )
         if ahead is None:
             continue
         moved = dict(reads.start.terms)
