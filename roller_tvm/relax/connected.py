@@ -184,7 +184,10 @@ class ConnectTiles:
         if best is None:
             return None
         seconds, extents, found = best
-        parts = [plain(next(one.schedules())[1].mod["main"]) for one in found]
+        applied = [next(one.schedules(), None) for one in found]
+        if any(one is None for one in applied):  # no plan of a call could be applied: it is a kernel of its own
+            return None
+        parts = [plain(one[1].mod["main"]) for one in applied if one is not None]
         plan = f"blocks of {'x'.join(map(str, extents))}: "
         plan += "; ".join(plan_words(one.plans[0].ranked.plan) for one in found)
         return _together(shared, extents, tensors, parts), seconds, plan

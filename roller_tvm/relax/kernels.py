@@ -106,7 +106,15 @@ class LayoutFreeBuffers:
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its PrimFuncs marked."""
         marked = keeping_packed_calls(relax.transform.AttachAttrLayoutFreeBuffers(), mod)
-        return with_names_of(without_dead_code(marked), mod)
+        named = with_names_of(without_dead_code(marked), mod)
+        # TVM's pass gives buffers of open extents layouts of variables that nobody binds.
+        whole = {str(var.name_hint): func for var, func in mod.functions_items() if is_prim_func(func)}
+        plain = {
+            var: whole[str(var.name_hint)].with_attr(CONSTANTS, [])
+            for var, func in named.functions_items()
+            if is_prim_func(func) and str(var.name_hint) in whole and CONSTANTS in func.attrs and not func.attrs[CONSTANTS]
+        }
+        return with_functions(named, plain)
 
 
 def pack_constants(mod: Any) -> Any:
@@ -160,7 +168,7 @@ class _Rearranger(relax.PyExprMutator):
         if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
             packing, arguments = self._packings.get(call.args[0]), call.args[1].fields
             if packing is not None and len(arguments) == 1 and (given := array_of(arguments[0])) is not None:
-                return relax.const(packing(given))
+                return relax.const(packed := packing(given), str(packed.dtype))  # TVM makes float64 float32 otherwise
         return super().visit_call_(call)
 
 

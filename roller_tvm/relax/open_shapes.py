@@ -75,7 +75,7 @@ class OpenImporter(ONNXGraphImporter):
         """A tensor with these integers, which are remembered."""
         value = np.asarray(value, object)
         if all(isinstance(e, (int, np.integer)) for e in value.flat):
-            return relax.const(value.astype("int64"))
+            return relax.const(value.astype("int64"), "int64")
         dims = [e if not isinstance(e, (int, np.integer)) else tirx.const(int(e), "int64") for e in value.flat]
         var = self.bb.emit(relax.op.shape_to_tensor(relax.ShapeExpr(dims)))
         if value.shape != (len(dims),):

@@ -9,6 +9,8 @@ from roller_tvm.models.importing import Imported
 from roller_tvm.models.onnx_file import NotImported, first_missing
 from roller_tvm.models.sources import quiet
 from roller_tvm.models.types import TensorType, opset_of
+from roller_tvm.relay.folding import shared_constant_kernels
+from roller_tvm.relay.shape_arithmetic import shapes_by_numpy
 
 
 def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Imported:
@@ -25,7 +27,7 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     from tvm.relay.frontend.onnx import GraphProto
 
     graph = GraphProto(dict(shapes), "float32", True, op_type_dict={})
-    with quiet():
+    with quiet(), shared_constant_kernels(), shapes_by_numpy():
         try:
             with graph:
                 mod, _ = graph.from_onnx(model.graph, opset_of(model))
