@@ -112,7 +112,7 @@ class LayoutFreeBuffers:
         plain = {
             var: whole[str(var.name_hint)].with_attr(CONSTANTS, [])
             for var, func in named.functions_items()
-            if is_prim_func(func) and str(var.name_hint) in whole and CONSTANTS in func.attrs and not func.attrs[CONSTANTS]
+            if is_prim_func(func) and str(var.name_hint) in whole and not func.attrs.get(CONSTANTS, [0])
         }
         return with_functions(named, plain)
 

@@ -49,6 +49,7 @@ def evaluated(expr: Any, depth: int = 0) -> np.ndarray | None:
 
     Examples
     --------
+    >>> from tvm import relay
     >>> evaluated(relay.maximum(relay.const([2, 3]), relay.const([1, 5])))
     array([2, 5], dtype=int32)
     """

@@ -31,7 +31,8 @@ def test_as_tvm_computes_it(expr):
 
 @pytest.mark.parametrize("expr", [
     relay.var("x", shape=(3,), dtype="int64"), relay.const(np.float32([1])), relay.strided_slice(A, [-2], [3]),
-    relay.strided_slice(A, [0], [3], [2]), relay.const(np.zeros(10_000, "int64")), relay.maximum(A, relay.const(1, "int64")),
+    relay.strided_slice(A, [0], [3], [2]), relay.const(np.zeros(10_000, "int64")),
+    relay.maximum(A, relay.const(1, "int64")),
 ])  # fmt: skip
 def test_the_rest_is_left_to_tvm(expr):
     assert evaluated(expr) is None

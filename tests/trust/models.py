@@ -3,7 +3,8 @@
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-KINDS = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+KINDS = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": TensorProto.INT64,
+         "bool": TensorProto.BOOL}  # fmt: skip
 
 
 def model(nodes, inputs, outputs, weights=None, opset=17):

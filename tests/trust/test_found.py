@@ -1,4 +1,4 @@
-"""Models that the fuzzer found to fail, shrunk; each with the answers of onnxruntime, on both lines unless it says so."""
+"""Models that the fuzzer found to fail, shrunk; each with the answers of onnxruntime."""
 
 import numpy as np
 import pytest
