@@ -1,6 +1,7 @@
 # make test   set up and run every check, as many at a time as there are CPUs; one that fails does not stop the others
 # make demo   set up and run the demonstration, five minutes at most; make demo-full   both lines, for long
 # make docs   the documentation site
+# make golden   write all golden files anew (plans, numbers, steps, loops), after a change that is meant to change them
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
@@ -56,7 +57,7 @@ JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate test-torch demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
+.PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate test-torch demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 # The Relax line is set up while the tests of the Relay line run.
@@ -88,6 +89,10 @@ pytest-core: $(RELAY)/.ready
 
 pytest-emulate: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART) $(NIGHTLY) $(PYTEST_ARGS)
+
+golden: $(RELAY)/.ready $(RELAX)/.ready
+	for line in $(LINES); do \
+		.venv/$$line/bin/python -m pytest --update-golden $$(grep -rlw --include='test_*.py' -e golden -e update-golden tests); done
 
 demo: demo-time $(RELAX)/.ready
 	$(RELAX)/bin/python python/demo.py

@@ -91,8 +91,12 @@ class Comparison:
 
     Examples
     --------
-    >>> with Comparison(request) as comparison:  # doctest: +SKIP
-    ...     comparison.run(load_suite("demo"))
+    >>> cases = load_suite("demo")
+    >>> with Comparison(request) as comparison:
+    ...     comparison.open()
+    ...     comparison.prepare(cases)
+    ...     comparison.run(cases)
+    True
     """
 
     def __init__(self, request: Request) -> None:

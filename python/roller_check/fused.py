@@ -55,7 +55,7 @@ class OnPocl:
 
     Examples
     --------
-    >>> print(OnPocl(functions, own_loops).check("rtasks_0", part, calls))  # doctest: +SKIP
+    >>> print(OnPocl(functions, own_loops).check("rtasks_0", part, calls))
     executed in OpenCL by PoCL: 1 kernel, all blocks, all elements agree with the reference (0.1 s)
     """
 

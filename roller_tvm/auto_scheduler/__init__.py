@@ -7,11 +7,11 @@ write records in Ansor's format. One name is new: ``RollerPolicy``, a search pol
 
 Examples
 --------
->>> from roller_tvm import auto_scheduler  # doctest: +SKIP
->>> task = auto_scheduler.SearchTask(func=matmul, args=(1024, 1024, 1024), target="llvm")  # doctest: +SKIP
->>> write = auto_scheduler.RecordToFile("records.json")  # doctest: +SKIP
->>> options = auto_scheduler.TuningOptions(10, measure_callbacks=[write])  # doctest: +SKIP
->>> task.tune(options)  # doctest: +SKIP
+>>> from roller_tvm import auto_scheduler
+>>> task = auto_scheduler.SearchTask(func=matmul, args=(1024, 1024, 1024), target="llvm")
+>>> write = auto_scheduler.RecordToFile("records.json")
+>>> options = auto_scheduler.TuningOptions(10, measure_callbacks=[write])
+>>> task.tune(options)
 """
 
 # Importing this package imports TVM; ``import roller_tvm`` does not import this package.

@@ -26,8 +26,8 @@ class History:
 
     Examples
     --------
-    >>> History.read("records.json", task).best_s  # doctest: +SKIP
-    0.000123
+    >>> History.read("new.json", task).best_line  # nothing is recorded yet
+    ''
     """
 
     costs: dict[str, float] = field(default_factory=dict)

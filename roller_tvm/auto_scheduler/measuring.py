@@ -59,7 +59,7 @@ class Means:
 
     Examples
     --------
-    >>> inputs, results = Means.of_options(options).measure(task, states)  # doctest: +SKIP
+    >>> inputs, results = Means.of_options(options).measure(task, states)
     """
 
     builder: Any

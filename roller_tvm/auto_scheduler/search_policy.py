@@ -104,11 +104,11 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
 
     Examples
     --------
-    >>> from tvm import auto_scheduler as ansor  # doctest: +SKIP
-    >>> task = ansor.SearchTask(func=matmul, args=(512, 512, 512), target="llvm")  # doctest: +SKIP
-    >>> task.tune(options, search_policy=RollerPolicy(task))  # doctest: +SKIP
-    >>> tuner = ansor.TaskScheduler(tasks, weights)  # doctest: +SKIP
-    >>> tuner.tune(options, search_policy=[RollerPolicy(t) for t in tasks])  # doctest: +SKIP
+    >>> from tvm import auto_scheduler as ansor
+    >>> task = ansor.SearchTask(func=matmul, args=(512, 512, 512), target="llvm")
+    >>> task.tune(options, search_policy=RollerPolicy(task))
+    >>> tuner = ansor.TaskScheduler(tasks, weights)
+    >>> tuner.tune(options, search_policy=[RollerPolicy(t) for t in tasks])
     """
 
     def __init__(

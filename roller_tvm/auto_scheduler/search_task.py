@@ -39,7 +39,7 @@ class TuningOptions(_ansor.TuningOptions):  # type: ignore[misc]
 
     Examples
     --------
-    >>> TuningOptions(10, measure_callbacks=[RecordToFile("records.json")])  # doctest: +SKIP
+    >>> options = TuningOptions(10, measure_callbacks=[RecordToFile("records.json")])
     """
 
 
@@ -48,9 +48,9 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
 
     Examples
     --------
-    >>> task = SearchTask(func=matmul, args=(1024, 1024, 1024), target="llvm -mcpu=core-avx2")  # doctest: +SKIP
-    >>> task.tune(TuningOptions(10, measure_callbacks=[RecordToFile("records.json")]))  # doctest: +SKIP
-    >>> schedule, args = task.apply_best("records.json")  # doctest: +SKIP
+    >>> task = SearchTask(func=matmul, args=(1024, 1024, 1024), target="llvm -mcpu=core-avx2")
+    >>> task.tune(TuningOptions(10, measure_callbacks=[RecordToFile("records.json")]))
+    >>> schedule, args = task.apply_best("records.json")
     """
 
     @functools.wraps(_ansor.SearchTask.__init__)
@@ -133,7 +133,7 @@ def create_task(
 
     Examples
     --------
-    >>> task = create_task(matmul, (512, 512, 512), "llvm")  # doctest: +SKIP
+    >>> task = create_task(matmul, (512, 512, 512), "llvm")
     """
     return SearchTask(func=func, args=args, target=target, target_host=target_host, hardware_params=hardware_params)
 
@@ -143,8 +143,8 @@ def auto_schedule(task: Any, search_policy: Any = None, tuning_options: Any = No
 
     Examples
     --------
-    >>> schedule, args = auto_schedule(task, tuning_options=TuningOptions(10))  # doctest: +SKIP
-    >>> kernel = tvm.build(schedule, args, task.target)  # doctest: +SKIP
+    >>> schedule, args = auto_schedule(task, tuning_options=TuningOptions(10))
+    >>> kernel = tvm.build(schedule, args, task.target)
     """
     from tvm.auto_scheduler import _ffi_api
 

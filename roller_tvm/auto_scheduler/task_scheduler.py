@@ -34,8 +34,8 @@ class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
 
     Examples
     --------
-    >>> tuner = TaskScheduler(tasks, weights)  # doctest: +SKIP
-    >>> tuner.tune(TuningOptions(200, measure_callbacks=[RecordToFile("records.json")]))  # doctest: +SKIP
+    >>> tuner = TaskScheduler(tasks, weights)
+    >>> tuner.tune(TuningOptions(200, measure_callbacks=[RecordToFile("records.json")]))
     """
 
     def tune(

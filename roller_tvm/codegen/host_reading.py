@@ -26,10 +26,10 @@ class TakeHost:
 
     Examples
     --------
-    >>> take = TakeHost()  # doctest: +SKIP
-    >>> with tvm.transform.PassContext(opt_level=3, instruments=[take.instrument]):  # doctest: +SKIP
+    >>> take = TakeHost()
+    >>> with tvm.transform.PassContext(opt_level=3, instruments=[take.instrument]):
     ...     lib = relay.build(mod, target, params=params)
-    >>> kernels = take.kernels(lib.get_lib())  # doctest: +SKIP
+    >>> kernels = take.kernels(lib.get_lib())
     """
 
     def __init__(self) -> None:

@@ -40,8 +40,8 @@ class RollerSpace(PySpaceGenerator):
 
     Examples
     --------
-    >>> from tvm.s_tir import meta_schedule as ms  # doctest: +SKIP
-    >>> ms.tune_tir(mod, target, "records", 40, space=RollerSpace(), strategy=RollerStrategy())  # doctest: +SKIP
+    >>> from tvm.s_tir import meta_schedule as ms
+    >>> ms.tune_tir(mod, target, "records", 40, space=RollerSpace(), strategy=RollerStrategy())
     """
 
     def __init__(self, device: DeviceSpec | str | None = None, top: int = TOP) -> None:

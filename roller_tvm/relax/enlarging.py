@@ -33,8 +33,8 @@ def repeated(data: Any, times: Sequence[int], first: int) -> Any:
 
     Examples
     --------
-    >>> repeated(te.placeholder((1, 8, 4, 4)), (2, 2), 2).shape  # doctest: +SKIP
-    [1, 8, 8, 8]
+    >>> repeated(te.placeholder((1, 8, 4, 4)), (2, 2), 2).shape
+    (1, 8, 8, 8)
     """
     simplify = analyzer_of_tvm().simplify
     shape = list(data.shape)

@@ -40,7 +40,7 @@ def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> t
 
     Examples
     --------
-    >>> kernel, packed = split_packing(schedule.mod["main"], {0: x, 1: weights}, target)  # doctest: +SKIP
+    >>> kernel, packed = split_packing(schedule.mod["main"], {0: x, 1: weights}, target)
     """
     positions = packed_parameters(func)
     if not positions:

@@ -80,7 +80,7 @@ def tune_tir(
 
     Examples
     --------
-    >>> database = tune_tir(mod, target, "records", 100)  # doctest: +SKIP
+    >>> database = tune_tir(mod, target, "records", 100)
     """
     return _tune(
         mod, None, target, work_dir, max_trials_global, max_trials_per_task, None, num_trials_per_iter, builder, runner,
@@ -130,8 +130,8 @@ def tune_relax(
 
     Examples
     --------
-    >>> database = tune_relax(mod, None, target, "records", 1000)  # doctest: +SKIP
-    >>> with target, database:  # doctest: +SKIP
+    >>> database = tune_relax(mod, None, target, "records", 1000)
+    >>> with target, database:
     ...     mod = relax.transform.MetaScheduleApplyDatabase()(mod)
     """
     return _tune(

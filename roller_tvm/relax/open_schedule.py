@@ -43,7 +43,7 @@ class OpenFunction:
 
     Examples
     --------
-    >>> scheduled, family = next(OpenFunction(func, device, "matmul").schedules())  # doctest: +SKIP
+    >>> scheduled, family = next(OpenFunction(func, device, "matmul").schedules())
     """
 
     def __init__(self, func: Any, device: DeviceSpec, name: str, tf32: bool = False, likely: Likely = ()) -> None:

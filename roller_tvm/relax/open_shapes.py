@@ -39,7 +39,7 @@ class OpenImporter(ONNXGraphImporter):
 
     Examples
     --------
-    >>> OpenImporter({}, "float32").from_onnx(model.graph, 17)  # doctest: +SKIP
+    >>> mod = OpenImporter({}, "float32").from_onnx(graph, 17)
     """
 
     def __init__(self, *args: Any) -> None:

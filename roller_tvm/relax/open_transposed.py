@@ -19,7 +19,7 @@ class SquaresOfPixels:
 
     Examples
     --------
-    >>> mod = SquaresOfPixels()(mod)  # doctest: +SKIP
+    >>> mod = SquaresOfPixels()(mod)
     """
 
     def transform_module(self, mod: Any, _context: Any) -> Any:

@@ -30,7 +30,7 @@ def with_checks(mod: Any, checks: Iterable[str]) -> Any:
 
     Examples
     --------
-    >>> mod = with_checks(mod, ["n <= 512"])  # doctest: +SKIP
+    >>> mod = with_checks(mod, ["n <= 512"])
     """
     found = list(dict.fromkeys([*checks_of(mod["main"]), *checks]))
     return _changed(mod, {mod.get_global_var("main"): mod["main"].with_attr(CHECKS, found)}) if found else mod
@@ -41,7 +41,7 @@ def with_bounds(mod: Any, bounds: Mapping[str, tuple[int, int]], likely: Mapping
 
     Examples
     --------
-    >>> mod = with_bounds(mod, {"n": (1, 512)}, {"n": 128})  # doctest: +SKIP
+    >>> mod = with_bounds(mod, {"n": (1, 512)}, {"n": 128})
     """
     if not bounds and not likely:
         return mod
@@ -67,7 +67,7 @@ class CheckSizes:
 
     Examples
     --------
-    >>> mod = CheckSizes()(mod)  # doctest: +SKIP
+    >>> mod = CheckSizes()(mod)
     """
 
     def transform_module(self, mod: Any, _context: Any) -> Any:

@@ -48,9 +48,9 @@ def rewritten(program: Any) -> tuple[Any, Counter[str]]:
 
     Examples
     --------
-    >>> program, needed = rewritten(torch.export.export(module, (x,)))  # doctest: +SKIP
-    >>> needed  # doctest: +SKIP
-    Counter({'constants folded': 12, 'cumsum in int64': 1})
+    >>> program, needed = rewritten(torch.export.export(module, (x,)))
+    >>> sorted(needed.items())
+    [('constants folded', 1), ('cumsum in int64', 1)]
     """
     program = _copied(program) if program.dialect == "ATEN" else program.run_decompositions()
     needed: Counter[str] = Counter()

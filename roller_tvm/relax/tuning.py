@@ -89,8 +89,7 @@ def tune(
 
     Examples
     --------
-    >>> database, result = tune(mod, target=target, work_dir="records")  # doctest: +SKIP
-    >>> print(result)  # doctest: +SKIP
+    >>> database, result = tune(mod, target=target, work_dir="records")
     """
     import_relax_tvm("tuning a Relax module")
     from .database import Store  # with TVM, which the line above knows to be of this line

@@ -210,7 +210,7 @@ class RecordWriter:
 
     Examples
     --------
-    >>> RecordWriter("records.json").append(record_text(task, state, note))  # doctest: +SKIP
+    >>> RecordWriter("records.json").append(record_text(task, state, note))  
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

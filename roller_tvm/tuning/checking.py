@@ -22,7 +22,8 @@ class Workers:
 
     Examples
     --------
-    >>> Workers.shared(task.target, device).outcomes(work, lines)  # doctest: +SKIP
+    >>> [outcome.ok for outcome in Workers.shared(target, device).outcomes(work, lines)]
+    [True]
     """
 
     _shared: weakref.WeakValueDictionary[tuple[str, int], Workers] = weakref.WeakValueDictionary()

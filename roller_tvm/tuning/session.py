@@ -331,7 +331,7 @@ class Measurer:
 
     Examples
     --------
-    >>> with Pool(2, threads=2) as pool:  # doctest: +SKIP
+    >>> with Pool(2, threads=2) as pool:
     ...     result = Measurer(pool).measure(line.work(task, target), lines)
     """
 

@@ -226,8 +226,9 @@ class Pool:
 
     Examples
     --------
-    >>> with Pool(2, 2) as pool:  # doctest: +SKIP
-    ...     pool.workers[0].call("hello", (), 60)
+    >>> with Pool(2, 2) as pool:
+    ...     pool.workers[0].call("hello", (), 60).ok
+    True
     """
 
     def __init__(self, count: int, threads: int, module: str = WORKER) -> None:

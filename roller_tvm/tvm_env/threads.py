@@ -83,7 +83,7 @@ def set_threads(count: int) -> int:
 
     Examples
     --------
-    >>> set_threads(2)  # doctest: +SKIP
+    >>> set_threads(2)
     2
     """
     global _asked
