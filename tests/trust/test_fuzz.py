@@ -9,11 +9,12 @@ import pytest
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.te
 
-from roller_check.fuzz import command  # noqa: E402
+from roller_check.fuzz import command, history  # noqa: E402
 from roller_check.fuzz.generate import random_model  # noqa: E402
 from roller_check.fuzz.judge import Verdict, differs  # noqa: E402
 from roller_check.fuzz.shrink import shrunk  # noqa: E402
 from roller_check.fuzz.worker import run, truth  # noqa: E402
+from roller_tvm.tuning.supervise import Reply  # noqa: E402
 
 #: Models of the fixed part: of one to six nodes, built in this process.
 SEEDS = (10012, 10019, 10026, 10033)
@@ -57,13 +58,29 @@ def test_results_are_resumed(tmp_path, monkeypatch, capsys):
         return Verdict("wrong" if len(asked) == 1 else "right", "made up")
 
     monkeypatch.setattr(command, "judge", judge)
+    monkeypatch.setattr(command, "draw", lambda seed, opens, worker: random_model(seed, opens))
     results = tmp_path / "fuzz.jsonl"
     words = ["--seed", "10011", "--models", "2", "--results", str(results), "--keep", str(tmp_path)]
+    words += ["--history", str(tmp_path / "all.jsonl")]
     assert command.main(words) == 1
     first, count = capsys.readouterr().out, len(asked)
     assert "1 right, 1 wrong" in first and "seed 10011: wrong: made up" in first
     assert [json.loads(text)["seed"] for text in results.read_text().splitlines()] == [10011, 10012]
     assert command.main(words) == 1 and len(asked) == count and list(tmp_path.glob("*-10011.onnx"))
+    words[1] = "10013"
+    assert command.main(words) == 0
+    (row,) = history.read(tmp_path / "all.jsonl")
+    assert row["models"] == 4 and row["wrong"] == 1 and row["right"] == 3 and row["seeds"] == [[10011, 10014]]
+    assert history.totals(tmp_path / "all.jsonl")[row["kind"]]["right"] == 3
+
+
+def test_a_model_that_onnxruntime_cannot_draw_is_no_end():
+    class Hanging:
+        def call(self, name, args, limit_s):
+            return Reply("build timeout", text="'draw' took more than 30.0 s")
+
+    row = command.one(1, Hanging())
+    assert row["outcome"] == "no truth" and "onnxruntime: 'draw' took more" in row["told"]
 
 
 @pytest.mark.nightly

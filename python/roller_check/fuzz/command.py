@@ -3,6 +3,7 @@
     python -m roller_check fuzz --seed 1000 --models 500 --results fuzz.jsonl     # again: goes on where it ended
     python -m roller_check fuzz --seed 1234 --models 1 --keep folder              # one model, and the model file
     python -m roller_check fuzz --cuda --models 500 --results fuzz-cuda.jsonl   # kernels for GPUs (Relax line)
+    python -m roller_check fuzz --history benchmarks/fuzz.jsonl --models 0      # the counts of all runs so far
 
 Exit code 1 if a model was wrong, crashed, failed or was slow to build where plain TVM was not.
 """
@@ -17,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from roller_check.fuzz.generate import random_model
-from roller_check.fuzz.judge import OUTCOMES, WORKER, Verdict, judge, judge_cuda
+from roller_check.fuzz import history
+from roller_check.fuzz.judge import DRAW_S, OUTCOMES, WORKER, Verdict, judge, judge_cuda
 from roller_check.fuzz.shrink import shrunk
 from roller_tvm.tuning.supervise import Worker
 from roller_tvm.tvm_env import line
@@ -37,11 +38,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2, help="threads of TVM's pool; default 2")
     parser.add_argument("--cuda", action="store_true", help="kernels for GPUs: small ones executed, all compiled")
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON lines; seeds that it has are not run again")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="add the counts of new models to this file")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the models that fail, shrunk, to it")
     args = parser.parse_args(words)
     first, count, start = int(time.time()) if args.seed is None else args.seed, Counter[str](), time.monotonic()
-    done = _done(args.results)
+    done, new, begin, last = _done(args.results), Counter[str](), first, first
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")  # idle threads' turns would count as time of a build
+    os.environ.setdefault("ROLLER_PLAN_CACHE", "off")  # each model is planned and compiled, and nobody's cache filled
     worker = Worker(args.threads, WORKER)
     print(f"line {line()}, seeds {first} to {first + args.models - 1}", flush=True)
     try:
@@ -53,6 +56,9 @@ def main(words: list[str] | None = None) -> int:
                 worker.kill()
             row = one(seed, worker, args.keep, args.cuda)
             count[row["outcome"]] += 1
+            begin = seed if not new else begin
+            new[row["outcome"]] += 1
+            last = seed
             if args.results:
                 with args.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
@@ -60,13 +66,21 @@ def main(words: list[str] | None = None) -> int:
                 print(f"seed {seed}: {row['outcome']}: {row['told']} [{' '.join(row['nodes'])}]", flush=True)
     finally:
         worker.kill()
+        if args.history and new:
+            history.added(args.history, history.key("cuda" if args.cuda else line()), begin, last, new)
+    for kind, sums in history.totals(args.history).items() if args.history else ():
+        told = ", ".join(f"{sums[o]} {o}" for o in OUTCOMES if sums[o])
+        print(f"all runs, {kind}: {sums['models']} models: {told}")
     print(f"{sum(count.values())} models: " + ", ".join(f"{count[o]} {o}" for o in OUTCOMES if count[o]))
     return 1 if any(count[o] for o in BAD) else 0
 
 
 def one(seed: int, worker: Worker, keep: Path | None = None, cuda: bool = False) -> dict[str, Any]:
     """Return the row of a seed: its outcome and, of a failure, the nodes that are left of it."""
-    model, inputs = random_model(seed, opens=line() == "relax" and not cuda)
+    drawn = draw(seed, line() == "relax" and not cuda, worker)
+    if isinstance(drawn, Verdict):
+        return {"line": line(), "seed": seed, **drawn.to_json(), "size": 0, "nodes": []}
+    model, inputs = drawn
     judged = judge_cuda if cuda else judge
     verdict = judged(model, inputs, worker)
     row = {"line": line(), "seed": seed, **verdict.to_json(), "size": len(model.graph.node), "nodes": []}
@@ -80,6 +94,16 @@ def one(seed: int, worker: Worker, keep: Path | None = None, cuda: bool = False)
             (keep / f"{line()}-{seed}.onnx").write_bytes(model.SerializeToString())
             np.savez(keep / f"{line()}-{seed}.npz", **inputs)  # type: ignore[arg-type,unused-ignore]
     return row
+
+
+def draw(seed: int, opens: bool, worker: Worker) -> tuple[Any, dict[str, Any]] | Verdict:
+    """Return the model of a seed; a verdict if onnxruntime, which computes its values, fails or has no end."""
+    from onnx import load_model_from_string
+
+    reply = worker.call("draw", (seed, opens), DRAW_S)
+    if not reply.ok:
+        return Verdict("no truth", f"onnxruntime: {reply.text}")
+    return load_model_from_string(reply.value[0]), reply.value[1]
 
 
 def _as_bad(found: Verdict, first: Verdict) -> bool:

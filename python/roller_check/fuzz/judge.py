@@ -12,6 +12,8 @@ from roller_tvm.tuning.supervise import Worker
 OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "no truth")
 #: Seconds that a build and two runs may take.
 LIMIT_S = 150.0
+#: Seconds that drawing a model may take; onnxruntime has no end at some convolutions.
+DRAW_S = 30.0
 #: A build is slow above so many times plain TVM's seconds, plus one second.
 SLOW = 10.0
 #: Relative and absolute error by dtype: rounding differs by the order of sums.

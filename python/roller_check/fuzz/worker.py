@@ -27,6 +27,14 @@ def hello() -> None:
         run(model, x, schedules)
 
 
+def draw(seed: int, opens: bool) -> tuple[bytes, dict[str, np.ndarray]]:
+    """Return the model of a seed and its inputs."""
+    from roller_check.fuzz.generate import random_model
+
+    model, inputs = random_model(seed, opens)
+    return model.SerializeToString(), inputs
+
+
 def run(model: bytes, inputs: dict[str, np.ndarray], schedules: str) -> tuple[list[np.ndarray], float]:
     """Return the answers of a model that is built anew, of its second run, and the processor's seconds of the build.
 
@@ -74,4 +82,4 @@ def _numbers(a: np.ndarray) -> Any:
 if __name__ == "__main__":
     from roller_check.fuzz.cuda import kernels
 
-    main({"hello": hello, "run": run, "truth": truth, "cuda": kernels})
+    main({"hello": hello, "draw": draw, "run": run, "truth": truth, "cuda": kernels})
