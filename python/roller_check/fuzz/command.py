@@ -67,7 +67,7 @@ def main(words: list[str] | None = None) -> int:
     finally:
         worker.kill()
         if args.history and new:
-            history.added(args.history, history.key("cuda" if args.cuda else line()), begin, last, new)
+            history.added(args.history, history.key("cuda" if args.cuda else line() or ""), begin, last, new)
     for kind, sums in history.totals(args.history).items() if args.history else ():
         told = ", ".join(f"{sums[o]} {o}" for o in OUTCOMES if sums[o])
         print(f"all runs, {kind}: {sums['models']} models: {told}")

@@ -28,7 +28,8 @@ def key(kind: str) -> dict[str, str]:
 
 def added(path: Path, named: Mapping[str, str], first: int, last: int, count: Mapping[str, int]) -> None:
     """Add the counts of the seeds from `first` to `last` to a file; whole or not at all."""
-    rows, row = read(path), {**named, "seeds": [], "models": 0}
+    rows = read(path)
+    row: dict[str, Any] = {**named, "seeds": [], "models": 0}
     for old in rows:
         if all(old[field] == named[field] for field in KEY):
             row = old
