@@ -40,6 +40,8 @@ def dynamic(parser: argparse.ArgumentParser) -> None:
         .venv/relax/bin/python -m roller_bench dynamic --models bert,llama --layers 2
         ... dynamic --models llama --decode        # one new token after 1 to 512 past ones
         ... dynamic --seconds 600                  # stop then; the same command goes on
+        ... dynamic --most 1 --builds              # on a shared machine: build for the next size, now or in a queue,
+        ... dynamic --most 1                       # then time it while nothing else runs
 
     Relax line. Each implementation runs in a process of its own, in turns; medians of the rounds, answers compared. A
     ratio above 1: the build with open extents is faster. Build times are of one build, in a process of its own.
@@ -50,8 +52,9 @@ def dynamic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=10, help="random sizes of each model; default 10")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random sizes; default 1")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no new size after this time")
+    parser.add_argument("--most", type=int, help="at most so many new sizes; default all")
     parser.add_argument("--folder", type=Path, default=NETWORKS, help="folder; default %(default)s")
-    parser.add_argument("--builds", action="store_true", help="only build the models with open extents")
+    parser.add_argument("--builds", action="store_true", help="only build: with open extents, and for each size")
     add_out(parser)
     parser.set_defaults(run=_run)
 
@@ -78,16 +81,18 @@ def _run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         wanted += [{"model": model, "name": model.name, "sizes": s, "cpu": cpu_id()} for s in drawn]
 
-    def rows() -> Iterator[dict[str, Any]]:
-        for want in wanted:
-            if _key(want) not in known and time.monotonic() - begun < args.seconds:
-                yield {**{k: want[k] for k in ("name", "sizes", "cpu")}, **_measured(want, args.folder, units)}
+    def todo() -> Iterator[dict[str, Any]]:
+        for want in [w for w in wanted if _key(w) not in known][: args.most]:
+            if time.monotonic() - begun < args.seconds:
+                yield want
 
     if args.builds:
-        for model in {w["name"]: w["model"] for w in wanted}.values():
-            print(model.name, _built(args.folder, model, None, units), flush=True)
+        for want in todo():
+            for sizes in (None, want["sizes"]):
+                print(want["name"], _built(args.folder, want["model"], sizes, units), flush=True)
         return 0
-    for row in append_lines(kept, rows()):
+    rows = ({**{k: w[k] for k in ("name", "sizes", "cpu")}, **_measured(w, args.folder, units)} for w in todo())
+    for row in append_lines(kept, rows):
         known[_key(row)] = row
         print(_table([row]), flush=True)
     found = [known[_key(w)] for w in wanted if _key(w) in known]
@@ -118,7 +123,8 @@ def _measured(want: dict[str, Any], folder: Path, units: int) -> dict[str, Any]:
         apart = max(_apart(a, b) for a, b in zip(answers[kind], answers[ORT], strict=True))
         if apart > CLOSE:
             raise MeasureError(f"the {kind} build at {sizes} is off by {apart:.1e}", model.name)
-    Path(files[STATIC]).unlink()
+    for suffix in (".so", ".jsonl"):
+        Path(files[STATIC]).with_suffix(suffix).unlink()
     return {
         "seconds": {kind: statistics.median(times) for kind, times in taken.items()},
         "build": {k: b["seconds"] for k, b in built.items()}, "size": {k: b["size"] for k, b in built.items()},
@@ -130,11 +136,11 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _built(folder: Path, model: OpenModel, sizes: dict[str, int] | None, units: int) -> dict[str, Any]:
-    """Return file, seconds and size of a build in a process of its own; of the open one, kept."""
+    """Return file, seconds and size of a build in a process of its own; a file that is there was built before."""
     own = "open" if sizes is None else "-".join(f"{k}{v}" for k, v in sizes.items())
     file = folder / f"{model.path.stem}.{own}.so"
     about = file.with_suffix(".jsonl")
-    if sizes is None and file.exists() and (rows := read_lines(about)):
+    if file.exists() and (rows := read_lines(about)):
         return rows[-1]
     shapes = model.shapes(sizes) if sizes is not None else None
     context = multiprocessing.get_context("spawn")
@@ -150,8 +156,7 @@ def _built(folder: Path, model: OpenModel, sizes: dict[str, int] | None, units: 
     if isinstance(told, str):
         raise MeasureError(told, model.name)
     row = {"file": str(file), "seconds": told[0], "size": file.stat().st_size, "left": told[1]}
-    if sizes is None:
-        list(append_lines(about, [row]))
+    list(append_lines(about, [row]))
     return row
 
 
