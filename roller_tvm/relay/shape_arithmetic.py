@@ -25,8 +25,11 @@ def shapes_by_numpy() -> Iterator[None]:
 
     Examples
     --------
-    >>> with shapes_by_numpy():  # doctest: +SKIP
-    ...     mod, params = relay.frontend.from_onnx(model)
+    >>> from tvm import relay
+    >>> from tvm.relay.frontend import onnx as importer
+    >>> with shapes_by_numpy():
+    ...     importer.fold_constant(relay.maximum(relay.const([2, 3]), relay.const([1, 5]))).data.numpy().tolist()
+    [2, 5]
     """
     from tvm import relay
     from tvm.relay.frontend import onnx as importer

@@ -111,7 +111,7 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
 
 
 def further_on(loops: Sequence[Around], width: int, line: int, distance: int, least: int) -> Ahead | None:
-    """Return the prefetch of what stands `distance` elements ahead in a tensor that streams through.
+    """Return the prefetch of a tensor that streams through, `distance` elements ahead of its reads.
 
     Parameters
     ----------
@@ -120,13 +120,13 @@ def further_on(loops: Sequence[Around], width: int, line: int, distance: int, le
     distance : int
         Elements, a multiple of a line.
     least : int
-        Elements that are read in order, each once, from which on they stream: what the caches keep is fewer.
+        Fewest elements of a stream, each read once and in order: more than the caches keep.
 
     Returns
     -------
     Ahead or None
-        None if fewer are read before they are read again, if a trip reads less than a line, or if the trips of the
-        inner loops are no neighbours for long enough to be ahead of them.
+        None if fewer elements are read once, if a trip reads less than a line, or if too few trips of the inner
+        loops read neighbours.
 
     Examples
     --------
