@@ -37,6 +37,10 @@ class Dialect:
         """Return a call of LLVM's prefetch."""
         raise NotImplementedError
 
+    def allocated(self, buffer: Any, body: Any) -> Any:
+        """Return a statement with a buffer of its own."""
+        raise NotImplementedError
+
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         """Return a store or an expression with a value in place of a variable."""
         raise NotImplementedError
@@ -88,6 +92,10 @@ class Tvm017(Dialect):
         count = self.tir.const(1 + len(flags), "uint32")
         return self.tir.call_llvm_intrin("int32", "llvm.prefetch", count, address, *flags)
 
+    def allocated(self, buffer: Any, body: Any) -> Any:
+        inner = self.tir.DeclBuffer(buffer, body)
+        return self.tir.Allocate(buffer.data, buffer.dtype, buffer.shape, self.tir.const(True), inner)
+
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         return self.tir.stmt_functor.substitute(node, {var: value})
 
@@ -117,6 +125,9 @@ class Tvm027(Dialect):
 
     def prefetch(self, address: Any, *flags: Any) -> Any:
         return self.tir.call_llvm_intrin("void", "llvm.prefetch", address, *flags)
+
+    def allocated(self, buffer: Any, body: Any) -> Any:
+        return self.tir.SeqStmt([self.tir.AllocBuffer(buffer), body])
 
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         return self.with_nodes(node, lambda one: value if hash(one) == hash(var) else None, self.tir.Var)

@@ -133,6 +133,9 @@ class Onnx:
         if isinstance(failure.error, lacking):
             names = words_of(str(failure.error))
             return self.wrong(unsupported(names, self.model) if names else last_line(failure.error), REPLACE)
+        if isinstance(failure.error, UnsupportedOperator):  # of our own converters
+            return self.wrong(f"{failure.node}: {failure.error.what}" if failure.node else failure.error.what,
+                              failure.error.remedy)  # fmt: skip
         subject = f"{self.importer} cannot import {failure.node or 'it'} (opset {opsets(self.model)})"
         return self.wrong(f"{subject}: {last_line(failure.error)}", remedy)
 

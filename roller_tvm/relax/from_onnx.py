@@ -24,13 +24,13 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     """
     from tvm import relax
     from tvm.error import InternalError
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     from .open_shapes import OpenImporter
+    from .own_operators import OwnImporter
     from .size_checks import with_checks
 
     inputs = {value.name for value in model.graph.input} - {value.name for value in model.graph.initializer}
-    kind = ONNXGraphImporter if inputs <= set(shapes) else OpenImporter  # whose extents are not all known
+    kind = OwnImporter if inputs <= set(shapes) else OpenImporter  # whose extents are not all known
     importer = kind({name: list(shape) for name, shape in shapes.items()}, "float32")
     try:
         with quiet():

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UnsupportedOperator
 from ..models.sources import depending, importing_torch
+from .recurrent_torch import converters
 from .torch_rewrites import rewritten
 
 #: Normalises by the statistics of its batch while it trains, its sixth argument, and updates those of all batches.
@@ -41,7 +42,9 @@ def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
         remedy = "make it an input and a result, or use torch.compile(module, backend='roller'), which copies it back"
         raise UnsupportedOperator(what, where, remedy)
     with importing():
-        mod = from_exported_program(program, keep_params_as_input=False, run_ep_decomposition=False)
+        mod = from_exported_program(
+            program, keep_params_as_input=False, run_ep_decomposition=False, custom_convert_map=converters(program)
+        )
     notes = [f"rewritten for TVM's importer: {name} ({count})" for name, count in sorted(needed.items())]
     return mod, (*notes, *(f"its buffer {name} stays as it is, where torch changes it" for name in buffers))
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 from tvm import ir, relax, tirx
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..tir.nodes import analyzer_of_tvm
 from .constants import array_of, is_constant
+from .own_operators import OwnImporter
 
 #: An end of a slice from here on means the end.
 FAR = 2**31 - 2
@@ -34,7 +34,7 @@ BROADCAST = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "Equal", "Less", "Great
              "And", "Or", "Min", "Max", "PRelu")  # fmt: skip
 
 
-class OpenImporter(ONNXGraphImporter):
+class OpenImporter(OwnImporter):
     """Importer of models with open extents.
 
     Examples

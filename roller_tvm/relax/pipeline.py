@@ -46,6 +46,7 @@ from .names import LowerCaseBuffers
 from .open_transposed import SquaresOfPixels
 from .powers import PowersAsProducts
 from .record_files import opened
+from .recurrent import PlanRecurrences
 from .reference import gpu_rules
 from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
@@ -161,10 +162,12 @@ def schedule(
             recorded = sorted(unscheduled - _left(mod))
             if database is not None and unscheduled and not recorded and list(records.get_all_tuning_records()):
                 _warn_of_no_record(len(unscheduled), database)
+        recurrences = PlanRecurrences(target, device)
+        mod = recurrences(mod)
         connect = ConnectTiles(target, device)
         mod = connect(mod)
         mod = scheduler(mod)
-        scheduler.report.notes += connect.notes
+        scheduler.report.notes += [*connect.notes, *recurrences.notes]
         scheduler.report.recorded = recorded
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)

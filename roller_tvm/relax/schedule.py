@@ -38,6 +38,10 @@ from .size_checks import likely_sizes
 SCHEDULED = "tirx.is_scheduled"
 #: Mark of a kernel that `ConnectTiles` made.
 CONNECTED = "roller_tvm.connected"
+#: Attribute of a recurrence's kernel: its layer, as JSON.
+RECURRENCE = "roller_tvm.recurrence"
+#: Marks of kernels that are planned elsewhere.
+PLANNED = (CONNECTED, RECURRENCE)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class ScheduleWithRoller:
         report.notes.clear()
         result = {}
         for var, func in mod.functions_items():
-            if type(func).__name__ != "PrimFunc" or func.attrs.get(CONNECTED):
+            if type(func).__name__ != "PrimFunc" or any(func.attrs.get(mark) for mark in PLANNED):
                 continue
             name = str(var.name_hint)
             own = _own_target(func)

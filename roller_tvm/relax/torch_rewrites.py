@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UnsupportedOperator
+from .recurrent_torch import without_dropout, without_steps
 
 #: Largest constant that folding adds, in bytes.
 LARGEST = 64 << 20
@@ -52,11 +53,11 @@ def rewritten(program: Any) -> tuple[Any, Counter[str]]:
     >>> sorted(needed.items())
     [('constants folded', 1), ('cumsum in int64', 1)]
     """
-    program = _copied(program) if program.dialect == "ATEN" else program.run_decompositions()
+    program = _copied(program) if program.dialect == "ATEN" else without_steps(program)
     needed: Counter[str] = Counter()
     graph = program.graph_module.graph
     _refuse_random(graph)
-    for rewrite in (_without_empty, _widened, _promoted, _without_bool, _pieced, _wrapped):
+    for rewrite in (_without_empty, _widened, _promoted, _without_bool, _pieced, _wrapped, _selected):
         needed.update(rewrite(graph))
     needed.update(_with_whole_index(program))
     needed.update(_folded(program))
@@ -84,7 +85,7 @@ def _refuse_random(graph: Any) -> None:
     import torch
 
     for node in graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not without_dropout(node):
             told = f"unsupported operators: {str(node.target).rpartition('.')[0]}, which draws random numbers"
             raise UnsupportedOperator(told, remedy="call eval() on the module, or give the numbers as an input")
 
@@ -195,6 +196,18 @@ def _wrapped(graph: Any) -> Iterator[str]:
             indices[d] = made
             yield "indices counted from the end"
         node.args = (node.args[0], indices, *node.args[2:])
+
+
+def _selected(graph: Any) -> Iterator[str]:
+    """Count a negative place on an axis from its start: TVM reads in front of the tensor there (``y[:, -1]``)."""
+    for node in graph.nodes:
+        if not _named(node, ("aten.select",)) or node.args[2] >= 0:
+            continue
+        tensor, dim, place = node.args
+        extent = _value(tensor).shape[dim]
+        if isinstance(extent, int):
+            node.args = (tensor, dim, place + extent)
+            yield "places counted from the end"
 
 
 def _from_zero(node: Any) -> bool:

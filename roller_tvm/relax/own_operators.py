@@ -1,0 +1,35 @@
+"""TVM's ONNX importer with converters of our own for operators that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from .recurrent import recurrent
+
+#: Operator of ONNX -> function of (builder, inputs, attributes) to a Relax expression.
+OWN: dict[str, Callable[[Any, Sequence[Any], dict[str, Any]], Any]] = {
+    kind: partial(recurrent, kind) for kind in ("GRU", "LSTM", "RNN")
+}
+
+
+class OwnImporter(ONNXGraphImporter):
+    """Importer that knows the operators of `OWN` too.
+
+    Examples
+    --------
+    >>> OwnImporter({}, "float32").from_onnx(model.graph, 17)  # doctest: +SKIP
+    """
+
+    def _check_for_unsupported_ops(self, graph: Any) -> None:
+        others = type(graph)()
+        others.node.extend(node for node in graph.node if node.op_type not in OWN)
+        super()._check_for_unsupported_ops(others)
+
+    def _convert_operator(self, op_name: str, inputs: Sequence[Any], attrs: dict[str, Any], opset: int) -> Any:
+        if op_name in OWN:
+            return self.bb.normalize(OWN[op_name](self.bb, inputs, attrs))
+        return super()._convert_operator(op_name, inputs, attrs, opset)
