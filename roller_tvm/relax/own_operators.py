@@ -21,7 +21,8 @@ class OwnImporter(ONNXGraphImporter):
 
     Examples
     --------
-    >>> OwnImporter({}, "float32").from_onnx(model.graph, 17)  # doctest: +SKIP
+    >>> sorted(OWN)
+    ['GRU', 'LSTM', 'RNN']
     """
 
     def _check_for_unsupported_ops(self, graph: Any) -> None:
