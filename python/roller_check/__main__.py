@@ -3,6 +3,8 @@
     python -m roller_check model.onnx                       # for sm_80
     python -m roller_check model.onnx --arch sm_90 --budget 10 --json checked.json
     python -m roller_check fuzz --help                      # random models instead, either line
+    python -m roller_check faults                           # damaged files
+    python -m roller_check ended                            # commands that are killed or interrupted
     python -m roller_check ulp                              # errors of exp, erf, tanh, sigmoid and log
 
 Functions that would take longer than the budget are run in part. Exit code 1 if a kernel is wrong.
@@ -29,6 +31,10 @@ def main(words: list[str] | None = None) -> int:
         from roller_check.damage.__main__ import main as faults
 
         return faults(words[1:])
+    if words[:1] == ["ended"]:
+        from roller_check.damage.ended import main as ended
+
+        return ended(words[1:])
     if words[:1] == ["fuzz"]:
         from roller_check.fuzz.command import main as fuzz
 

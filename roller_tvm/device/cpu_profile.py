@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from roller_tvm import foreign
 from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cpu_bench import SOURCE, NativeRunner
 from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
@@ -143,7 +144,7 @@ def detected() -> CpuFacts:
 
 def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = foreign.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT_VERSION:
             raise ValueError(f"format {data['format']!r}")
         profile = CpuProfile.from_dict(data["profile"])

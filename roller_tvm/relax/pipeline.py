@@ -27,6 +27,7 @@ from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
+from .callbacks import KeepCallbacks
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
 from .connected import ConnectTiles
@@ -101,6 +102,7 @@ def prepare(
     cpu = [PlanLayout(target, device, winograd=winograd), CutLongSums(target, device)]
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
+        KeepCallbacks(),
         NormsInTraining(),
         passes.DecomposeOpsForInference(),
         SumsAsAdditions(),

@@ -55,7 +55,8 @@ def checksums(lines: Iterable[str]) -> dict[tuple[str, int], str]:
     for line in lines:
         try:
             data = foreign.loads(line)
-            found[str(data["of"]), int(data["line"])] = str(data["sum"])
+            if data["of"] in (WORKLOADS, RECORDS):  # whatever it says, it names no other file
+                found[data["of"], int(data["line"])] = str(data["sum"])
         except (ValueError, KeyError, TypeError):  # another note, or none
             continue
     return found
@@ -118,8 +119,9 @@ def checked(folder: Path, sums: Mapping[tuple[str, int], str]) -> Checked:
 def _seen(folder: Path, name: str, sum_: str, number: int) -> set[tuple[str, int]]:
     """Return the line's place if the file is long enough to have it."""
     path = folder / name
-    count = path.read_bytes().count(b"\n") if path.exists() else 0
-    return {(name, number)} if number <= count + 1 else set()
+    data = path.read_bytes() if path.exists() else b""
+    count = data.count(b"\n") + (not data.endswith(b"\n"))  # a line without its end is told as such
+    return {(name, number)} if number <= count else set()
 
 
 def warn_of(lost: Iterable[str]) -> None:

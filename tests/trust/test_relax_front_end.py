@@ -72,3 +72,30 @@ def test_a_sum_over_an_open_extent_of_zero_is_zero():
 def test_schedules_are_roller_s_or_tvm_s():
     with pytest.raises(BadInput, match="one of roller, tvm"):
         build(module(lambda builder, x: builder.emit(relax.op.add(x, x)), (4,)), LLVM, schedules="rollr")
+
+
+def test_a_callback_is_called_though_nothing_reads_its_result():
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((4,), "float32"))
+    tensor = relax.TensorType((4,), "float32")
+    told = relax.Var("told", relax.FuncType([tensor], relax.TupleType([])))
+    with builder.function("main", [x, told]):
+        y = builder.emit(relax.op.add(x, x))
+        builder.emit(relax.Call(told, [y]))
+        builder.emit_func_output(y)
+    machine, seen = relax.VirtualMachine(build(builder.get(), LLVM), tvm.cpu()), []
+    machine["main"](tvm.runtime.tensor(np.ones(4, "float32")), lambda array: seen.append(array.numpy().tolist()))
+    assert seen == [[2, 2, 2, 2]]
+
+
+def test_instruments_find_no_fault_while_packed_calls_are_kept():
+    from tvm.relax.ir.instrument import WellFormedInstrument
+
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((4,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            copied = relax.op.call_pure_packed("vm.builtin.copy", x, ty_args=[x.ty])
+            y = builder.emit_output(relax.op.add(builder.emit(copied), x))
+        builder.emit_func_output(y)
+    with tvm.transform.PassContext(instruments=[WellFormedInstrument()]):
+        machine = relax.VirtualMachine(build(builder.get(), LLVM), tvm.cpu())
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(np.ones(4, "float32"))).numpy(), 2)

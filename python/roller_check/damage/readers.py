@@ -31,6 +31,8 @@ from roller_tvm.planner.plan_cache import PlanCache
 from roller_tvm.tuning.model_report import KernelPlan, ModelReport, report_of
 from roller_tvm.tuning.record_rules import parsed_record
 
+from .rules import Rule
+
 
 class Wrong(Exception):
     """A damaged file was taken for another whole one, or a part of it was lost without a word."""
@@ -48,11 +50,14 @@ class Reader:
         Returns the bytes of a whole file.
     read : function of Path
         Reads a damaged one.
+    more : sequence of rules
+        Rules for this kind of file.
     """
 
     suffix: str
     whole: Callable[[], bytes]
     read: Callable[[Path], object]
+    more: tuple[Rule, ...] = ()
 
 
 #: Workload key, target, steps and times as Ansor writes them.
@@ -60,7 +65,8 @@ STEPS = [["CHW", 2, "local"], ["SP", 2, 0, 64, [2, 2, 8], 1], ["RE", 2, [0, 1, 2
          ["PR", 2, 0, "auto_unroll_max_step$16"]]  # fmt: skip
 
 
-def _ansor() -> bytes:
+def ansor_records() -> bytes:
+    """Return four records of Ansor's with our notes, and a note of a kernel that stays TVM's."""
     from roller_tvm.relay.records import Note, kept_line, note_line
 
     lines = []
@@ -78,7 +84,7 @@ def _read_ansor(path: Path) -> object:
     from roller_tvm.errors import RecordError
     from roller_tvm.relay.records import best_notes, read_kept, read_records
 
-    written = {line for line in _ansor().decode().splitlines() if not line.startswith("#")}
+    written = {line for line in ansor_records().decode().splitlines() if not line.startswith("#")}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         records = read_records(path, strict=False)
@@ -265,8 +271,8 @@ def _words(path: Path) -> object:
 _PLANS = _Plans()
 _KERNELS = BuiltKernels('extern "C" __global__ void f(float* a) { a[0] = 1; }', "sm_80", {}, {"g": "not emulated"})
 READERS: dict[str, Reader] = {
-    "ansor": Reader(".json", _ansor, _read_ansor),
-    "replay": Reader(".json", _ansor, _replay),
+    "ansor": Reader(".json", ansor_records, _read_ansor),
+    "replay": Reader(".json", ansor_records, _replay),
     "metaschedule": Reader(".json", _database, _read_database),
     "device": Reader(".toml", _device, lambda path: load_file(path)),
     "own-device": Reader(".toml", _own_device, lambda path: load_file(path)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 #: Values that no reader expects where another stood.
@@ -128,8 +128,8 @@ _DRAWN = (
 )  # fmt: skip
 
 
-def damaged(data: bytes, seed: int) -> tuple[str, bytes]:
-    """Return the rule's name and the damaged bytes of a seed.
+def damaged(data: bytes, seed: int, more: Sequence[Rule] = ()) -> tuple[str, bytes]:
+    """Return the rule's name and the damaged bytes of a seed; `more` are rules of this kind of file.
 
     Examples
     --------
@@ -137,5 +137,8 @@ def damaged(data: bytes, seed: int) -> tuple[str, bytes]:
     True
     """
     rng = random.Random(seed)
+    if more and rng.random() < 0.7:
+        rule = rng.choice(more)
+        return rule.__name__, rule(data, rng)
     name = rng.choice(_DRAWN)
     return name, RULES[name](data, rng)

@@ -46,6 +46,16 @@ class Tally:
     read: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
 
+    def count(self, seed: int, rule: str, kind: str, text: str) -> None:
+        """Count what became of an input."""
+        self.inputs += 1
+        if kind == "read":
+            self.read += 1
+        elif kind == "refused":
+            self.refused += 1
+        else:
+            self.faults.append({"kind": kind, "seed": seed, "rule": rule, "text": text})
+
     def __str__(self) -> str:
         kinds = Counter(fault["kind"] for fault in self.faults)
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "no fault"
@@ -107,15 +117,9 @@ def run(name: str, seeds: range, tally: Tally | None = None, until: float = floa
         for seed in seeds:
             if time.monotonic() > until:
                 break
-            rule, data = damaged(whole, seed)
+            rule, data = damaged(whole, seed, reader.more)
             kind, text = tried(reader, path, data)
-            tally.inputs += 1
-            if kind == "read":
-                tally.read += 1
-            elif kind == "refused":
-                tally.refused += 1
-            else:
-                tally.faults.append({"kind": kind, "seed": seed, "rule": rule, "text": text})
+            tally.count(seed, rule, kind, text)
     return tally
 
 

@@ -1,0 +1,103 @@
+"""Damaged inputs read in a forked process: what ends it by a signal, or has no end in C++, is one fault and not the last."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+from . import run as plain
+from .readers import Reader
+from .run import LIMIT_S, Tally
+from .rules import damaged
+
+#: Seconds after which the process is killed: a reader that is Python alone has ended itself before.
+KILL_S = LIMIT_S + 5
+
+
+def run_apart(reader: Reader, seeds: range, tally: Tally, until: float = float("inf")) -> Tally:
+    """Damage a reader's file by each seed, each read in a forked process, until a time of the monotonic clock.
+
+    The process that forks imports TVM and makes the whole file first, so that a fork costs milliseconds; it must have
+    no threads that matter.
+    """
+    whole, left = reader.whole(), list(seeds)
+    while left and time.monotonic() < until:
+        ours, theirs = Pipe(duplex=False)
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            _child(reader, whole, left, theirs, until)
+        theirs.close()
+        done = _collected(ours, tally)
+        if done is None or not left:  # all were read
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return tally
+        status = _ended(pid)
+        left = left[done:]
+        if left and time.monotonic() < until:
+            seed = left.pop(0)
+            rule, _ = damaged(whole, seed, reader.more)
+            tally.inputs += 1
+            kind = "hang" if status == -signal.SIGKILL else "signal"
+            text = f"more than {KILL_S:g} s" if kind == "hang" else f"the process ended with {status}"
+            tally.faults.append({"kind": kind, "seed": seed, "rule": rule, "text": text})
+    return tally
+
+
+def _child(reader: Reader, whole: bytes, seeds: list[int], pipe: Connection, until: float) -> None:
+    """Read damaged inputs and send what became of each; never returns."""
+    import tempfile
+    from pathlib import Path
+
+    try:
+        log = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, f"damaged{reader.suffix}")
+            for seed in seeds:
+                if time.monotonic() > until:
+                    break
+                rule, data = damaged(whole, seed, reader.more)
+                kind, text = plain.tried(reader, path, data)
+                pipe.send_bytes(pickle.dumps((seed, rule, kind, text)))
+        pipe.send_bytes(pickle.dumps(None))
+    finally:
+        os._exit(0)
+
+
+def _collected(pipe: Connection, tally: Tally) -> int | None:
+    """Count what a process sends; return how many inputs it read until it died, None if it came to the end."""
+    count = 0
+    while True:
+        ready, _, _ = select.select([pipe], [], [], KILL_S)
+        if not ready:
+            return count
+        try:
+            told = pickle.loads(pipe.recv_bytes())  # from our own fork
+        except EOFError:
+            return count
+        if told is None:
+            return None
+        count += 1
+        tally.count(*told)
+
+
+def _ended(pid: int) -> int:
+    """Return the status of a process that died or hangs: negative for a signal; SIGKILL is ours."""
+    for _ in range(20):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    sys.stdout.flush()
+    return -signal.SIGKILL
