@@ -23,8 +23,7 @@ KILL_S = LIMIT_S + 5
 def run_apart(reader: Reader, seeds: range, tally: Tally, until: float = float("inf")) -> Tally:
     """Damage a reader's file by each seed, each read in a forked process, until a time of the monotonic clock.
 
-    The process that forks imports TVM and makes the whole file first, so that a fork costs milliseconds; it must have
-    no threads that matter.
+    TVM is imported and the whole file made before the first fork: a fork then costs milliseconds.
     """
     whole, left = reader.whole(), list(seeds)
     while left and time.monotonic() < until:

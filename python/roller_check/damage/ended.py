@@ -82,7 +82,7 @@ def _whole_package(folder: Path) -> str:
 
 
 def _whole_records(folder: Path) -> str:
-    """Return what is wrong with records: lines that the readers leave out, but for a last one that is half there."""
+    """Return the lines of records left out by their readers; a half last line may be left out."""
     place = folder / "out" / ("records.json" if line() == "relay" else "records")
     if not place.exists():
         return ""
@@ -275,7 +275,7 @@ def seconds_of(name: str) -> float:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="roller_check ended", description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=8, metavar="N", help="of all commands together; default 8")
+    parser.add_argument("--points", type=int, default=8, metavar="N", help="points in all, over the commands; default 8")
     parser.add_argument("--how", choices=sorted(SIGNALS), help="default both, in turn")
     parser.add_argument("--only", choices=sorted(commands()), help="one command; default all, in turn")
     parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")
