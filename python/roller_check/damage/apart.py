@@ -1,4 +1,4 @@
-"""Damaged inputs read in a forked process: what ends it by a signal, or has no end in C++, is one fault and not the last."""
+"""Damaged inputs read in a forked process: one that ends by a signal, or hangs in C++, is a fault among others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 
 from . import run as plain
 from .readers import Reader
-from .run import LIMIT_S, Tally
 from .rules import damaged
+from .run import LIMIT_S, Tally
 
 #: Seconds after which the process is killed: a reader that is Python alone has ended itself before.
 KILL_S = LIMIT_S + 5

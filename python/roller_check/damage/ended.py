@@ -275,7 +275,7 @@ def seconds_of(name: str) -> float:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="roller_check ended", description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=8, metavar="N", help="points in all, over the commands; default 8")
+    parser.add_argument("--points", type=int, default=8, metavar="N", help="points in all; default 8")
     parser.add_argument("--how", choices=sorted(SIGNALS), help="default both, in turn")
     parser.add_argument("--only", choices=sorted(commands()), help="one command; default all, in turn")
     parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")

@@ -1,0 +1,23 @@
+"""Files that TVM's importers read, damaged: each ends in an error of ours or is read, none ends the process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.te
+pytest.importorskip("tvm")
+
+from roller_check.damage.tvm_readers import readers  # noqa: E402
+
+FEW = 12
+
+
+def test_a_sample():
+    # A process of its own: a fork of this one would miss the threads that TVM has started here.
+    words = ["-m", "roller_check", "faults", "--readers", ",".join(readers()), "--inputs", str(FEW)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count(f"{FEW} ") >= len(readers())
