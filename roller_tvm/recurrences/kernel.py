@@ -95,11 +95,10 @@ class _Maker:
             first = self._loop("b", self.tiles.blocks, lambda b: self._start(d, b, n, rows))
 
             def step(s: Any) -> Any:
-                parts = [
-                    self._loop("b", self.tiles.blocks, lambda b, p=phase: p(d, b, s, n, rows))
-                    for phase in self._phases()
-                ]
-                return self._sequence(parts)
+                def over_blocks(phase: Callable[..., Any]) -> Any:
+                    return self._loop("b", self.tiles.blocks, lambda b: phase(d, b, s, n, rows))
+
+                return self._sequence([over_blocks(phase) for phase in self._phases()])
 
             return self._sequence([first, self._loop("step", self.layer.steps, step)])
 
@@ -125,9 +124,10 @@ class _Maker:
             return self._attribute("pragma_parallel_barrier_when_finish", loop)
 
         def step(s: Any) -> Any:
-            return self._sequence([
-                phase(lambda d, b, n, rows, p=p: p(d, b, s, n, rows)) for p in self._phases()
-            ])  # fmt: skip
+            def of_step(one: Callable[..., Any]) -> Any:
+                return phase(lambda d, b, n, rows: one(d, b, s, n, rows))
+
+            return self._sequence([of_step(one) for one in self._phases()])
 
         body = self._sequence([phase(self._start), self._loop("step", layer.steps, step)])
         return self._attribute("pragma_parallel_launch_point", body)
@@ -179,9 +179,12 @@ class _Maker:
                 for v in range(self.tiles.vectors):
                     at = [d, n + row, self._lane(b, v)]
                     z, new = self._load("states", [(s + 1) % 2, *at]), self._gate(d, 1, sums[2, row, v])
-                    made += self._named(z, lambda z, at=at, row=row, new=new: self._new_state(
-                        d, b, s, n, row, at, (self._like(1.0) - z) * new + z * self._state(s, at)
-                    ))  # fmt: skip
+
+                    def blended(z: Any, row: int = row, at: Any = at, new: Any = new) -> list[Any]:
+                        mixed = (self._like(1.0) - z) * new + z * self._state(s, at)
+                        return self._new_state(d, b, s, n, row, at, mixed)
+
+                    made += self._named(z, blended)
             return made
 
         return self._products(d, b, s, n, rows, [2], "reset", finish)

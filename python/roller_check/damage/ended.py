@@ -196,9 +196,10 @@ def point(name: str, how: str, seed: int, whole_s: float) -> str:
             before = one.cpu_s()
             os.kill(one.pid, SIGNALS[how])
             start = time.monotonic()
-            status = _after(one, how, before, start)
-            if isinstance(status, str):
-                return status
+            late = _after(one, how, before, start)
+            if isinstance(late, str):
+                return late
+            status = late
             if how == "ctrl-c" and status not in (130, 0):
                 return f"exit status {status} after Ctrl-C: {one.said()[-300:]}"
         if "Traceback" in one.said():
