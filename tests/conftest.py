@@ -20,6 +20,7 @@ from roller_tvm.device.cpu_measure import estimated_profile
 from roller_tvm.tuning import supervise
 from roller_tvm.tvm_env import line
 from tests import forks
+from tests.cpu_seconds import CpuSeconds
 from tests.plan.devices import facts_of
 
 TESTS = Path(__file__).parent
@@ -97,10 +98,13 @@ def pytest_configure(config):
     patch.setattr(cpu_profile, "detected", lambda: facts)
     patch.setattr(cpu_profile, "_stored", lambda path, of: spec if of is facts else stored(path, of))
     config.add_cleanup(patch.undo)
+    if config.getoption("--cpu"):
+        config.pluginmanager.register(CpuSeconds(config.getoption("--cpu")))
 
 
 def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="run what is too long for every change, too")
+    parser.addoption("--cpu", type=int, default=0, metavar="N", help="list the N files and tests of most CPU seconds")
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew instead of comparing")
 
 

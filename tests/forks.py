@@ -20,8 +20,9 @@ import time
 import traceback
 from functools import lru_cache
 
-#: Let orphans become children of this process (Linux).
-_PR_SET_CHILD_SUBREAPER = 36
+# Of Linux: a signal when the parent dies; orphans become children of this process.
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None).prctl
 
 
 class Forked:
@@ -70,17 +71,17 @@ def _server():
 
 def start(words, stdin, stdout, stderr, pass_fds=(), env=None, cwd=None, new_session=False):
     """Start a process; the streams are file descriptors, `pass_fds` keep their numbers."""
-    server, prctl = _server(), ctypes.CDLL(None).prctl
+    server = _server()
     what = {"words": list(words), "env": dict(os.environ if env is None else env), "cwd": str(cwd or os.getcwd()),
             "fds": [0, 1, 2, *pass_fds], "session": new_session}  # fmt: skip
     data = json.dumps(what).encode()
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         socket.send_fds(server, [len(data).to_bytes(4, "big")], [stdin, stdout, stderr, *pass_fds])
         server.sendall(data)
         return Forked(int.from_bytes(server.recv(4, socket.MSG_WAITALL), "big"), words)
     finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def run(words, env=None, cwd=None, timeout=120):
@@ -97,7 +98,11 @@ def run(words, env=None, cwd=None, timeout=120):
 
 def _serve(connection, parent):
     """Fork as asked, until the parent is gone. A fork of a fork is an orphan, which the parent takes."""
-    while (head := socket.recv_fds(connection, 4, 16))[0]:
+    try:
+        handle = os.pidfd_open(parent)
+    except ProcessLookupError:
+        return
+    while handle not in select.select([connection, handle], [], [])[0] and (head := socket.recv_fds(connection, 4, 16))[0]:
         size, fds = int.from_bytes(head[0], "big"), head[1]
         asked = json.loads(connection.recv(size, socket.MSG_WAITALL))
         reads, writes = os.pipe()
@@ -110,7 +115,7 @@ def _serve(connection, parent):
             os.close(reads)
             os.close(writes)
             connection.close()
-            _become(asked, fds, parent)
+            _become(asked, fds, parent, handle)
         os.close(writes)
         for fd in fds:
             os.close(fd)
@@ -120,10 +125,13 @@ def _serve(connection, parent):
         connection.sendall(pid)
 
 
-def _become(asked, fds, parent):
-    """Be the process that was asked for, to its end."""
+def _become(asked, fds, parent, handle):
+    """Be the process that was asked for, to its end or to the parent's."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     while os.getppid() != parent:
-        time.sleep(0.0005)
+        if select.select([handle], [], [], 0.0005)[0]:
+            os._exit(1)
+    os.close(handle)
     above = max([*fds, *asked["fds"]]) + 1
     fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in fds]  # out of the way of the numbers asked for
     for fd, number in zip(fds, asked["fds"], strict=True):
