@@ -48,6 +48,7 @@ class CpuSeconds:
         for name, (imported, ran, tests) in rows[: self.rows]:
             write(f"{imported + ran:8.2f} {imported:7.2f} {tests:6}  {name}")
         others = sum(imported + ran for _, (imported, ran, _) in rows[self.rows :])
-        write(f"{others:8.2f} in {max(0, len(rows) - self.rows)} other files, {total - counted:.2f} besides, {total:.2f} in all")
+        besides = f"{total - counted:.2f} besides, {total:.2f} in all"
+        write(f"{others:8.2f} in {max(0, len(rows) - self.rows)} other files, {besides}")
         for name, took in sorted(self.tests.items(), key=lambda row: -row[1])[: self.rows]:
             write(f"{took:8.2f}  {name}")

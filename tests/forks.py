@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from functools import lru_cache
 
@@ -102,7 +101,9 @@ def _serve(connection, parent):
         handle = os.pidfd_open(parent)
     except ProcessLookupError:
         return
-    while handle not in select.select([connection, handle], [], [])[0] and (head := socket.recv_fds(connection, 4, 16))[0]:
+    while handle not in select.select([connection, handle], [], [])[0]:
+        if not (head := socket.recv_fds(connection, 4, 16))[0]:
+            return
         size, fds = int.from_bytes(head[0], "big"), head[1]
         asked = json.loads(connection.recv(size, socket.MSG_WAITALL))
         reads, writes = os.pipe()
