@@ -128,10 +128,12 @@ def _serve(connection, parent):
 
 def _become(asked, fds, parent, handle):
     """Be the process that was asked for, to its end or to the parent's."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     while os.getppid() != parent:
         if select.select([handle], [], [], 0.0005)[0]:
             os._exit(1)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # of this parent: the one before has ended
+    if select.select([handle], [], [], 0)[0]:
+        os._exit(1)
     os.close(handle)
     above = max([*fds, *asked["fds"]]) + 1
     fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in fds]  # out of the way of the numbers asked for
