@@ -8,8 +8,6 @@ from typing import Any
 
 from ..errors import UnsupportedOperator
 from ..models.sources import depending, importing_torch
-from .recurrent_torch import converters
-from .torch_rewrites import rewritten
 
 #: Normalises by the statistics of its batch while it trains, its sixth argument, and updates those of all batches.
 TRAINED = "aten._native_batch_norm_legit_functional.default"
@@ -27,6 +25,9 @@ def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     """
     import tvm
     from tvm.relax.frontend.torch import from_exported_program
+
+    from .recurrent_torch import converters
+    from .torch_rewrites import rewritten
 
     def names(text: str) -> list[str]:
         return re.findall(r"'([^']+)'", text)
