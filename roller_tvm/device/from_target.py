@@ -16,6 +16,7 @@ from roller_tvm.device.cpu_profile import cpu_report, cpu_spec
 from roller_tvm.device.cuda_profile import profiled_card
 from roller_tvm.device.files import shipped, shipped_files
 from roller_tvm.device.known import Simd, simd_of_mcpu, simd_table
+from roller_tvm.device.matrix_unit import with_matrix_unit
 from roller_tvm.device.spec import DeviceSpec, FrozenMap
 from roller_tvm.errors import TargetError
 
@@ -198,10 +199,11 @@ def _cpu(parsed: ParsedTarget) -> DeviceSpec:
             notes.append(f"-num-cores={threads}, but threads scale to {report.profile.units} here")
     simd = _simd(parsed, facts.simd, notes)
     if not notes and threads in (None, report.spec.units) and simd == facts.simd:
-        return report.spec
-    return cpu_spec(
+        return with_matrix_unit(report.spec, facts, parsed.attrs)
+    spec = cpu_spec(
         facts, report.profile, report.spec.source, (*report.spec.notes, *notes), threads=threads, simd=simd
     )
+    return with_matrix_unit(spec, facts, parsed.attrs) if simd == facts.simd else spec
 
 
 def _simd(parsed: ParsedTarget, full: Simd, notes: list[str]) -> Simd:

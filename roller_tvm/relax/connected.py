@@ -32,10 +32,11 @@ from .candidates import make_candidates
 from .dataflow import Block, read_blocks
 from .devices import device_of, find_target
 from .fused_calls import FusedCall
+from .marks import CONNECTED
 from .rewrites import MARKS
 from .rtask_fusion import in_dataflow, put
 from .rtask_regions import plain
-from .schedule import CONNECTED, SCHEDULED, Function, Note
+from .schedule import SCHEDULED, Function, Note
 
 #: Most calls of a chain.
 CALLS = 4

@@ -17,6 +17,7 @@ from tvm import relax, te
 
 from ..device import DeviceSpec
 from ..micro_perf.cpu_constants import CACHE_SHARE
+from ..micro_perf.matrix_unit import matrix_tiles
 from .constants import array_of, is_constant
 from .dataflow import static_tensor
 from .devices import device_of, find_target
@@ -111,8 +112,9 @@ class _Cutter(relax.PyExprMutator):
         if weights.ndim != 2 or len(shape) < 2:
             return call
         terms, columns = weights.shape
-        count = parts_of(prod(shape[:-1]), terms, columns, self.device)
-        if count == 1:
+        rows = prod(shape[:-1])
+        count = parts_of(rows, terms, columns, self.device)
+        if count == 1 or matrix_tiles(rows, terms, columns, self.device) is not None:  # which cut sums themselves
             return call
         self.cut, made = self.cut + 1, None
         for number in range(count):

@@ -86,9 +86,11 @@ class RelaxModels(ModelLine):
     def tasks(self, job: Job) -> list[Any]:
         from ..tuning.line import Model
         from .line import LINE
+        from .matrix_products import MatrixProducts
         from .tasks import extract_tasks
 
         mod, aim = self.prepared(job).model.mod, job.aim
+        mod = MatrixProducts(aim.target, aim.device)(mod)
         if job.fuse:
             mod = LINE.without_fused(Model(mod), aim.target, aim.device, job.fuse)[0].mod
         return extract_tasks(mod)

@@ -43,6 +43,7 @@ from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
 from .long_sums import CutLongSums
 from .lowered import require_lowered
+from .matrix_products import MatrixProducts
 from .names import LowerCaseBuffers
 from .open_transposed import SquaresOfPixels
 from .powers import PowersAsProducts
@@ -155,7 +156,9 @@ def schedule(
     require_lowered(mod)
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32, progress)
     fuse = RTaskFusion(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks and fuse_rtasks.fusion
+    matrices = MatrixProducts(target, device)
     with target, _database(database, target) as records:
+        mod = matrices(mod)
         before, recorded = mod, list[str]()
         if fuse and target.kind.name != "llvm":
             mod = fuse.kernels(mod)
@@ -169,7 +172,7 @@ def schedule(
         connect = ConnectTiles(target, device)
         mod = connect(mod)
         mod = scheduler(mod)
-        scheduler.report.notes += [*connect.notes, *recurrences.notes]
+        scheduler.report.notes += [*matrices.notes, *connect.notes, *recurrences.notes]
         scheduler.report.recorded = recorded
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)

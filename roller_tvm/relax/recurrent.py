@@ -23,7 +23,8 @@ from ..recurrences.tiles import Tiles, plain_tiles, plan
 from ..recurrences.weights import in_other_blocks, prepared
 from .constants import array_of
 from .devices import device_of, find_target
-from .schedule import RECURRENCE, SCHEDULED, Note
+from .marks import RECURRENCE
+from .schedule import SCHEDULED, Note
 
 
 def recurrent(kind: str, bb: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

@@ -31,17 +31,12 @@ from .candidates import make_candidates
 from .devices import device_of, find_target
 from .kept_schedules import KeptSchedule
 from .lowered import require_lowered
+from .marks import PLANNED
 from .open_schedule import Likely, OpenFunction
 from .rewrites import MARKS
 from .size_checks import likely_sizes
 
 SCHEDULED = "tirx.is_scheduled"
-#: Mark of a kernel that `ConnectTiles` made.
-CONNECTED = "roller_tvm.connected"
-#: Attribute of a recurrence's kernel: its layer, as JSON.
-RECURRENCE = "roller_tvm.recurrence"
-#: Marks of kernels that are planned elsewhere.
-PLANNED = (CONNECTED, RECURRENCE)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from ..device import DeviceSpec
 from ..device.arch import arch_number
 from ..device.from_target import device_for_target, parse_target
+from ..device.matrix_unit import matrix_features
 from ..errors import TargetError
 from ..tvm_env import import_relax_tvm
 from ..tvm_env.llvm_features import check_features
@@ -54,6 +55,9 @@ def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[st
         full = {**given, "num-cores": given.get("num-cores", known.units)}
         if mcpu := _mcpu(tvm, given):
             full["mcpu"] = mcpu
+            # LLVM guesses a CPU from its family and model, which a virtual machine may hide.
+            if str(given.get("mcpu", "native")) == "native" and "mattr" not in given and (own := matrix_features()):
+                full["mattr"] = own
         return full
     host = given.get("host")
     full = {**{k: v for k, v in _limits(known).items() if k in _options(tvm, kind)}, **given}

@@ -18,6 +18,7 @@ from ..tuning.line import Tasks
 from ..tuning.numerics import rounding_terms
 from .fused_function import OPERATORS
 from .lowered import require_lowered
+from .marks import PLANNED
 
 #: Attributes that tell functions apart in a database, but not what they compute or how.
 NAMES = ("global_symbol", "op_pattern")
@@ -79,7 +80,7 @@ def normalized(func: Any) -> Any:
 
 
 def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None = None) -> Tasks:
-    """The tasks of a module, in the order in which it has them; plans of `FuseRTasks` are none.
+    """The tasks of a module, in the order in which it has them; kernels that have another plan already are none.
 
     Parameters
     ----------
@@ -97,8 +98,9 @@ def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None =
     """
     mod = as_module(mod, params)
     require_lowered(mod)
-    funcs = [(str(var.name_hint), var, f) for var, f in mod.functions_items()
-             if type(f).__name__ == "PrimFunc" and not (f.attrs and OPERATORS in f.attrs)]  # fmt: skip
+    prim_funcs = [(var, f) for var, f in mod.functions_items() if type(f).__name__ == "PrimFunc"]
+    planned = (OPERATORS, *PLANNED)
+    funcs = [(str(v.name_hint), v, f) for v, f in prim_funcs if not any(mark in (f.attrs or {}) for mark in planned)]
     counts, constants = _calls(mod)
     found: list[tuple[Any, Task]] = []
     for name, var, func in funcs:

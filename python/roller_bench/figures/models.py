@@ -20,7 +20,7 @@ from roller_bench.machine import commit, cpu_id
 from roller_bench.running import TOLERANCE, Runnable, read_inputs, relative_error
 from roller_bench.torch_models import MODELS
 from roller_tvm.children import environment
-from roller_tvm.device import cpu_device, default_cpu_target
+from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError, RollerError
 from roller_tvm.folders import work_folder
 from roller_tvm.stats import geomean
@@ -114,7 +114,7 @@ def _build(args: argparse.Namespace, name: str, threads: int) -> None:
     start = time.perf_counter()
     inputs = read_inputs(_file(args, name, "npz"))
     imported = load_model(str(_file(args, name, "onnx")), {n: list(a.shape) for n, a in inputs.items()}, None)
-    target = make_target(default_cpu_target(threads))
+    target = make_target({"kind": "llvm", "num-cores": threads})
     part = _file(args, name, "part.so")
     roller_build(imported, target, part, None)
     part.replace(_file(args, name, "so"))

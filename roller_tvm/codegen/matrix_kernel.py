@@ -1,0 +1,422 @@
+"""Products of float32 on a matrix unit, as a PrimFunc of loops (TVM 0.25 and later): ``micro_perf.matrix_unit``.
+
+A first parallel loop splits the left operand in parts of bfloat16. A second one shares the blocks of the product; a
+block of 32 x 32 has four accumulators in tiles, and six products of tiles are added for each 32 terms. What follows the
+product is computed with each block, while it is in the cache.
+
+The products of parts are no products where an operand is no number of bfloat16 (infinity, NaN, the last 2^-9 below the
+largest float32): blocks of rows with such elements are summed up by ordinary multiply-adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..device.matrix_unit import ASK, SYSTEM_CALL, TILES
+from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, MatrixTiles
+
+#: Rows and bytes of a row of a tile; elements of one.
+ROWS, ROW_BYTES = 16, 64
+TILE = ROWS * DEPTH
+#: Elements of a block of an operand: its parts, each of two tiles.
+OPERAND = PARTS * 2 * TILE
+#: Accumulators, by (half of the rows, half of the columns), and the tiles of the operands' halves.
+SUMS, LEFT, RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
+#: Least bits of a float32, without its sign, that bfloat16 rounds to infinity.
+TOO_LARGE = 0x7F7F8000
+#: float32 of a vector of 512 bits, which all CPUs with such a unit have.
+LANES = 16
+#: Elements of a line of cache.
+LINE = 32
+
+Epilogue = Callable[[Any, Any, Any], Any]
+
+
+def packed_weights(weights: np.ndarray) -> np.ndarray:
+    """Return a constant right operand in parts, as tiles read it.
+
+    Parameters
+    ----------
+    weights : array of float32, (terms, columns)
+
+    Returns
+    -------
+    array of uint16, (columns / 32, terms / 32, 3, 2, 16, 16, 2)
+        Blocks of columns, of terms; parts; halves of the columns; pairs of terms; columns; terms of a pair.
+
+    Examples
+    --------
+    >>> packed_weights(np.ones((64, 32), "float32")).shape
+    (1, 2, 3, 2, 16, 16, 2)
+    """
+    terms, columns = weights.shape
+    parts, rest = [], np.ascontiguousarray(weights)
+    for _ in range(PARTS):
+        bits = rest.view(np.uint32)
+        part = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint32)
+        parts.append(part.astype(np.uint16))
+        rest = rest - (part << 16).view(np.float32)
+    tiles = np.stack(parts).reshape(PARTS, terms // DEPTH, ROWS, 2, columns // BLOCK, 2, ROWS)
+    return np.ascontiguousarray(tiles.transpose(4, 1, 0, 5, 2, 6, 3))
+
+
+def is_splittable(weights: np.ndarray) -> bool:
+    """Return whether three numbers of bfloat16 make up each element."""
+    return bool((weights.view(np.uint32) & 0x7FFFFFFF < TOO_LARGE).all())
+
+
+class MatrixKernel:
+    """The loops of a product.
+
+    Parameters
+    ----------
+    tiles : MatrixTiles
+    left : function of (row, term)
+        Returns an element of the left operand.
+    right : Buffer
+        `packed_weights`, of one dimension.
+    epilogue : function of (row, column, sum)
+        Returns the statement that stores what follows from an element of the product.
+    units : int
+        Cores.
+    emulated : bool
+        Write products of tiles as loops, for CPUs without a matrix unit: tests of all but the unit itself.
+    """
+
+    def __init__(
+        self, tiles: MatrixTiles, left: Callable[[Any, Any], Any], right: Any, epilogue: Epilogue, units: int,
+        emulated: bool = False,
+    ) -> None:
+        from tvm import tirx
+
+        self.tir, self.tiles, self.left, self.right = tirx, tiles, left, right
+        self.epilogue, self.units, self.emulated = epilogue, units, emulated
+        height, width, depth = tiles.blocks
+        self.parts = tirx.decl_buffer([height * depth * OPERAND], "uint16", "parts")
+        self.largest = tirx.decl_buffer([height * LANES], "uint32", "largest")
+        self.one_chunk = tiles.depth_blocks == depth
+        blocks = 1 if self.one_chunk else height * width
+        self.sums = tirx.decl_buffer([blocks * BLOCK * BLOCK], "float32", "sums")
+        self.config = tirx.decl_buffer([ROW_BYTES], "uint8", "config")
+        self.fake = [tirx.decl_buffer([TILE], "float32", f"tile{n}") for n in range(8)] if emulated else []
+
+    def body(self) -> Any:
+        """The statement of the whole kernel."""
+        tir = self.tir
+        rest = [tir.AllocBuffer(self.parts), tir.AllocBuffer(self.largest)]
+        rest += [] if self.one_chunk else self.sums_allocated()
+        height = self.tiles.blocks[0]
+        split = self.loop("p", height, self.split, tir.ForKind.PARALLEL)
+        multiply = self.loop("t", self.units, self.share, tir.ForKind.PARALLEL)
+        return tir.SeqStmt([*self.asked(), *rest, split, multiply])
+
+    # Splitting ---------------------------------------------------------------------------------------------------
+
+    def split(self, block: Any) -> Any:
+        """Write a block of rows in parts; the last has zeros for rows that are none."""
+        tir, (_, _, depth) = self.tir, self.tiles.blocks
+        top = block * LANES
+        clear = self.vector(lambda v: tir.BufferStore(self.largest, self.u32(0), [top + v]))
+
+        def one(k: Any, r: Any, h: Any) -> Any:
+            row = block * BLOCK + r
+            at = self.place(block, k, r) + h * LANES
+            start = k * DEPTH + h * LANES
+
+            def element(v: Any) -> Any:
+                value = self.left(row, start + v)
+                bits = tir.reinterpret("uint32", value)
+                large = tir.BufferLoad(self.largest, [top + v])
+                magnitude = bits & self.u32(0x7FFFFFFF)
+                stores = [tir.BufferStore(self.largest, tir.Max(magnitude, large), [top + v])]
+                for part in range(PARTS):
+                    bits = tir.reinterpret("uint32", value)
+                    rounded = (bits + self.u32(0x7FFF) + ((bits >> self.u32(16)) & self.u32(1))) >> self.u32(16)
+                    stores.append(tir.BufferStore(self.parts, tir.Cast("uint16", rounded), [at + part * 2 * TILE + v]))
+                    value = value - tir.reinterpret("float32", rounded << self.u32(16))
+                return tir.SeqStmt(stores)
+
+            def nothing(v: Any) -> Any:
+                zero = tir.const(0, "uint16")
+                return tir.SeqStmt([tir.BufferStore(self.parts, zero, [at + p * 2 * TILE + v]) for p in range(PARTS)])
+
+            if self.tiles.last_rows == BLOCK:
+                return self.vector(element)
+            return tir.IfThenElse(row < self.tiles.rows, self.vector(element), self.vector(nothing))
+
+        halves = self.loop(
+            "k", depth, lambda k: self.loop("r", BLOCK, lambda r: self.loop("h", 2, lambda h: one(k, r, h)))
+        )
+        return tir.SeqStmt([clear, halves])
+
+    def place(self, block: Any, k: Any, r: Any) -> Any:
+        """Return where a row of a block of the left operand's first part begins."""
+        depth = self.tiles.blocks[2]
+        return (block * depth + k) * OPERAND + self.tir.floordiv(r, ROWS) * TILE + self.tir.floormod(r, ROWS) * DEPTH
+
+    # Products ----------------------------------------------------------------------------------------------------
+
+    def share(self, thread: Any) -> Any:
+        """The blocks of one core: chunks of rows, in them chunks of the sum, in them columns, in them rows."""
+        tir, tiles = self.tir, self.tiles
+        height, width, depth = tiles.blocks
+        chunks = depth // tiles.depth_blocks
+        own = [-(-extent // self.units) for extent in (height, width)]
+        rows = own[0] if tiles.by_rows else height
+        columns = width if tiles.by_rows else own[1]
+        together = min(tiles.row_blocks, rows)
+
+        def at(first: Any, chunk: Any, jj: Any, ii: Any) -> Any:
+            inside = first * together + ii
+            i = thread * rows + inside if tiles.by_rows else inside
+            j = jj if tiles.by_rows else thread * columns + jj
+            limits = [inside < rows] if rows % together else []
+            limits += [i < height] if tiles.by_rows and height % self.units else []
+            limits += [j < width] if not tiles.by_rows and width % self.units else []
+            block = self.block(i, j, chunk, ii, together)
+            for limit in limits:
+                block = tir.IfThenElse(limit, block, None)
+            return block
+
+        loops = self.loop(
+            "first", -(-rows // together),
+            lambda first: self.loop(
+                "chunk", chunks,
+                lambda chunk: self.loop(
+                    "j", columns, lambda jj: self.loop("i", together, lambda ii: at(first, chunk, jj, ii))
+                ),
+            ),
+        )  # fmt: skip
+        own_memory = self.sums_allocated() if self.one_chunk else []
+        return tir.SeqStmt([*own_memory, *self.configured(), loops, *self.released()])
+
+    def sums_allocated(self) -> list[Any]:
+        """The memory of sums. TVM narrows a buffer to the elements that it sees used; tiles are stored beyond them."""
+        tir, last = self.tir, int(self.sums.shape[0]) - 1
+        return [tir.AllocBuffer(self.sums), tir.BufferStore(self.sums, tir.const(0.0, "float32"), [last])]
+
+    def block(self, i: Any, j: Any, chunk: Any, number: Any, passes: int) -> Any:
+        """Add a chunk of the sum of one block, and compute what follows after the last.
+
+        The block is one of `passes` that follow one another and read the same panel of the constant.
+        """
+        tir, (height, width, depth), last = self.tir, self.tiles.blocks, self.tiles.last_rows
+        chunks = depth // self.tiles.depth_blocks
+        base = 0 if self.one_chunk else (i * width + j) * (BLOCK * BLOCK)
+        whole = self.products(i, j, chunk, base, 2, number, passes)
+        if last <= ROWS:
+            half = self.products(i, j, chunk, base, 1, number, passes)
+            whole = half if height == 1 else tir.IfThenElse(i < height - 1, whole, half)
+        after = tir.SeqStmt([self.exact_again(i, j, base), self.followed(i, j, base)])
+        return tir.SeqStmt([whole, after if chunks == 1 else tir.IfThenElse(chunk == chunks - 1, after, None)])
+
+    def products(self, i: Any, j: Any, chunk: Any, base: Any, halves: int, number: Any, passes: int) -> Any:
+        """One block's tiles, over a chunk of the sum."""
+        tir, depth, own = self.tir, self.tiles.blocks[2], self.tiles.depth_blocks
+        tiles = [(SUMS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
+        zero = tir.SeqStmt([self.zero(tile) for tile, _ in tiles])
+        if not self.one_chunk:
+            loaded = tir.SeqStmt([self.load(tile, self.sums, at, 4 * BLOCK) for tile, at in tiles])
+            zero = tir.IfThenElse(chunk == 0, zero, loaded)
+
+        def step(k: Any) -> Any:
+            at = chunk * own + k
+            left, right = (i * depth + at) * OPERAND, (j * depth + at) * OPERAND
+            found: list[Any] = []
+            panel = ((j + 1) * depth + chunk * own) * OPERAND
+            ahead = self.ahead(left, right, panel, number * own + k, passes)
+            each = -(-(2 * OPERAND // LINE + -(-OPERAND // (LINE * passes))) // (len(PAIRS) * 2 * halves))
+            before: tuple[int | None, int | None] = (None, None)
+            for a, b in PAIRS:
+                if a != before[0]:
+                    own_at = [(h, left + (2 * a + h) * TILE) for h in range(halves)]
+                    found += [self.load(LEFT[h], self.parts, place, ROW_BYTES) for h, place in own_at]
+                if b != before[1]:
+                    found += [self.load(RIGHT[h], self.right, right + (2 * b + h) * TILE, ROW_BYTES) for h in range(2)]
+                for h in range(halves):
+                    for g in range(2):
+                        found.append(self.multiply(SUMS[h][g], LEFT[h], RIGHT[g]))
+                        found += [next(ahead, None) for _ in range(each)]
+                before = a, b
+            return tir.SeqStmt([one for one in found if one is not None])
+
+        stored = [self.store(tile, at) for tile, at in tiles]
+        return tir.SeqStmt([zero, self.loop("k", own, step), *stored])
+
+    def followed(self, i: Any, j: Any, base: Any) -> Any:
+        """Compute what follows the product, of one block."""
+
+        def row(r: Any) -> Any:
+            at = i * BLOCK + r
+
+            def half(h: Any) -> Any:
+                def element(v: Any) -> Any:
+                    found = self.tir.BufferLoad(self.sums, [base + r * BLOCK + h * LANES + v])
+                    return self.epilogue(at, j * BLOCK + h * LANES + v, found)
+
+                return self.vector(element)
+
+            halves = self.loop("h", 2, half)
+            return halves if self.tiles.last_rows == BLOCK else self.tir.IfThenElse(at < self.tiles.rows, halves, None)
+
+        return self.loop("r", BLOCK, row)
+
+    def exact_again(self, i: Any, j: Any, base: Any) -> Any:
+        """Sum up a block by multiply-adds, if its rows have elements that are no numbers of bfloat16."""
+        tir, depth = self.tir, self.tiles.blocks[2]
+        large = tir.BufferLoad(self.largest, [i * LANES])
+        for lane in range(1, LANES):
+            large = tir.Max(large, tir.BufferLoad(self.largest, [i * LANES + lane]))
+
+        def row(r: Any) -> Any:
+            at = base + r * BLOCK
+
+            def term(k: Any) -> Any:
+                def half(h: Any) -> Any:
+                    def element(v: Any) -> Any:
+                        place = (j * depth + tir.floordiv(k, DEPTH)) * OPERAND + h * TILE
+                        place = place + tir.floordiv(tir.floormod(k, DEPTH), 2) * DEPTH + v * 2 + tir.floormod(k, 2)
+                        parts = [
+                            tir.reinterpret("float32", tir.Cast("uint32", tir.BufferLoad(self.right, [
+                                place + part * 2 * TILE])) << self.u32(16))
+                            for part in range(PARTS)
+                        ]  # fmt: skip
+                        value = self.left(i * BLOCK + r, k)
+                        index, weight = [at + h * LANES + v], parts[0] + parts[1] + parts[2]
+                        return tir.BufferStore(self.sums, tir.BufferLoad(self.sums, index) + value * weight, index)
+
+                    return self.vector(element)
+
+                return self.loop("h", 2, half)
+
+            clear = self.loop(
+                "h", 2, lambda h: self.vector(
+                    lambda v: tir.BufferStore(self.sums, tir.const(0.0, "float32"), [at + h * LANES + v]))
+            )  # fmt: skip
+            found = tir.SeqStmt([clear, self.loop("k", self.tiles.terms, term)])
+            inside = i * BLOCK + r < self.tiles.rows
+            return found if self.tiles.last_rows == BLOCK else tir.IfThenElse(inside, found, None)
+
+        return tir.IfThenElse(large >= self.u32(TOO_LARGE), self.loop("r", BLOCK, row), None)
+
+    # The unit ----------------------------------------------------------------------------------------------------
+
+    def asked(self) -> list[Any]:
+        """Ask the system for the unit; without it the kernel ends in an error, not in a signal."""
+        if self.emulated:
+            return []
+        from tvm import ir
+
+        tir = self.tir
+        call = tir.call_extern("int64", "syscall", *(tir.const(n, "int64") for n in (SYSTEM_CALL, ASK, TILES)))
+        told = "this process may not use the CPU's matrix unit; remedy: compile for -mattr=-amx-tile"
+        kind, words = (ir.StringImm(text) for text in ("RuntimeError", told))
+        return [tir.AssertStmt(call == 0, kind, [words])]
+
+    def configured(self) -> list[Any]:
+        """Eight tiles of 16 rows of 64 bytes: the unit's first palette."""
+        tir = self.tir
+        if self.emulated:
+            return [tir.AllocBuffer(buffer) for buffer in self.fake]
+        content = [0] * ROW_BYTES
+        content[0] = 1
+        content[16:32:2], content[48:56] = [ROW_BYTES] * 8, [ROWS] * 8
+        stores = [tir.BufferStore(self.config, tir.const(v, "uint8"), [n]) for n, v in enumerate(content)]
+        return [tir.AllocBuffer(self.config), *stores, self.call("ldtilecfg", self.address(self.config, 0))]
+
+    def released(self) -> list[Any]:
+        return [] if self.emulated else [self.call("tilerelease")]
+
+    def zero(self, tile: int) -> Any:
+        if self.emulated:
+            cleared = self.tir.const(0.0, "float32")
+            return self.loop("n", ROWS * ROWS, lambda n: self.tir.BufferStore(self.fake[tile], cleared, [n]))
+        return self.call("tilezero", self.i8(tile))
+
+    def load(self, tile: int, buffer: Any, at: Any, stride: int) -> Any:
+        """Load a tile; `stride` is in bytes. Emulated, numbers of bfloat16 become float32."""
+        tir = self.tir
+        if not self.emulated:
+            return self.call("tileloadd64", self.i8(tile), self.address(buffer, at), tir.const(stride, "int64"))
+        if str(buffer.dtype) == "float32":
+            return self._rows(lambda r, c: tir.BufferStore(
+                self.fake[tile], tir.BufferLoad(buffer, [at + r * (stride // 4) + c]), [r * ROWS + c]))  # fmt: skip
+
+        def number(n: Any) -> Any:
+            bits = tir.Cast("uint32", tir.BufferLoad(buffer, [at + n])) << self.u32(16)
+            return tir.BufferStore(self.fake[tile], tir.reinterpret("float32", bits), [n])
+
+        return self.loop("n", TILE, number)
+
+    def store(self, tile: int, at: Any) -> Any:
+        tir = self.tir
+        if not self.emulated:
+            return self.call(
+                "tilestored64", self.i8(tile), self.address(self.sums, at), tir.const(4 * BLOCK, "int64")
+            )
+        return self._rows(lambda r, c: tir.BufferStore(
+            self.sums, tir.BufferLoad(self.fake[tile], [r * ROWS + c]), [at + r * BLOCK + c]))  # fmt: skip
+
+    def multiply(self, total: int, left: int, right: int) -> Any:
+        if not self.emulated:
+            return self.call("tdpbf16ps", *map(self.i8, (total, left, right)))
+        tir, fake = self.tir, self.fake
+
+        def term(r: Any, c: Any, k: Any) -> Any:
+            own = tir.BufferLoad(fake[total], [r * ROWS + c])
+            a = tir.BufferLoad(fake[left], [r * DEPTH + k])
+            b = tir.BufferLoad(fake[right], [tir.floordiv(k, 2) * DEPTH + c * 2 + tir.floormod(k, 2)])
+            return tir.BufferStore(fake[total], own + a * b, [r * ROWS + c])
+
+        return self._rows(lambda r, c: self.loop("k", DEPTH, lambda k: term(r, c, k)))
+
+    def ahead(self, left: Any, right: Any, panel: Any, step: Any, passes: int) -> Any:
+        """Yield prefetches of both operands' next blocks (to the nearest cache) and the constant's next panel (second).
+
+        Parameters
+        ----------
+        panel : Expr
+            Where the next panel begins.
+        step : Expr
+            Number of the step among all that read the present panel, in `passes` passes: each asks for its share.
+        """
+        if self.emulated:
+            return
+        tir, share = self.tir, -(-OPERAND // (LINE * passes))
+        asked = [(self.right, panel + (step * share + n) * LINE, 2) for n in range(share)]
+        asked += [(buffer, at + OPERAND + n * LINE, 3) for n in range(OPERAND // LINE)
+                  for buffer, at in ((self.parts, left), (self.right, right))]  # fmt: skip
+        for buffer, at, level in asked:
+            flags = [tir.const(flag, "int32") for flag in (0, level, 1)]  # for reading, cache, data
+            yield tir.Evaluate(tir.call_llvm_intrin("void", "llvm.prefetch", self.address(buffer, at), *flags))
+
+    # Words -------------------------------------------------------------------------------------------------------
+
+    def loop(self, name: str, extent: int, body: Callable[[Any], Any], kind: Any = None) -> Any:
+        tir = self.tir
+        var = tir.Var(name, "int64")
+        if extent == 1 and kind is None:
+            return body(tir.const(0, "int64"))
+        kind = tir.ForKind.SERIAL if kind is None else kind
+        return tir.For(var, tir.const(0, "int64"), tir.const(extent, "int64"), kind, body(var))
+
+    def vector(self, body: Callable[[Any], Any]) -> Any:
+        return self.loop("v", LANES, body, self.tir.ForKind.VECTORIZED)
+
+    def _rows(self, body: Callable[[Any, Any], Any]) -> Any:
+        return self.loop("r", ROWS, lambda r: self.loop("c", ROWS, lambda c: body(r, c)))
+
+    def call(self, name: str, *args: Any) -> Any:
+        return self.tir.Evaluate(self.tir.call_llvm_intrin("void", f"llvm.x86.{name}", *args))
+
+    def address(self, buffer: Any, at: Any) -> Any:
+        return self.tir.address_of(self.tir.BufferLoad(buffer, [at]))
+
+    def i8(self, value: int) -> Any:
+        return self.tir.const(value, "int8")
+
+    def u32(self, value: int) -> Any:
+        return self.tir.const(value, "uint32")

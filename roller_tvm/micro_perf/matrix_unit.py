@@ -1,0 +1,119 @@
+"""Products of float32 on a CPU's matrix unit: their blocks, and their time.
+
+A matrix unit (Intel's AMX) multiplies tiles of bfloat16, 16 times as fast as vectors multiply float32. Three numbers
+of bfloat16 make up one of float32 (8 + 8 + 8 bits of 24). So a product of float32 is six products of bfloat16, summed
+up in float32; the three left out are below 2^-25 of the terms. It is as near to the exact one as multiply-adds are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from ..device import DeviceSpec
+from .cpu_constants import CACHE_SHARE, MATRIX_EXPOSED, MATRIX_SHARE, SPLIT_CYCLES
+
+#: What the unit multiplies.
+DTYPE = "bfloat16"
+#: Numbers of bfloat16 that make up one of float32, and the pairs of them to multiply, least ones first. Each pair has
+#: one number in common with the next, which stays in its tile.
+PARTS = 3
+PAIRS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
+#: Rows and columns of a block: two by two accumulators of 16 x 16.
+BLOCK = 32
+#: Terms of a block of a sum: bfloat16 numbers of a row of a tile.
+DEPTH = 32
+#: Bytes of a number split in parts.
+SPLIT_BYTES = 2 * PARTS
+#: Fewest blocks of rows that share a chunk of the sum in the cache.
+ROW_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class MatrixTiles:
+    """Blocks of a product.
+
+    Parameters
+    ----------
+    rows, terms, columns : int
+        Of the product; `terms` and `columns` are multiples of a block.
+    row_blocks : int
+        Blocks of rows that stay in a core's cache while all columns pass.
+    depth_blocks : int
+        Blocks of the sum that are computed at a time.
+    by_rows : bool
+        Whether the cores share the rows, not the columns.
+    seconds : float
+        Predicted time.
+
+    Examples
+    --------
+    >>> tiles = MatrixTiles(197, 768, 3072, 7, 24, False, 1e-3)
+    >>> tiles.blocks, tiles.last_rows, str(tiles)
+    ((7, 96, 24), 5, 'cpu.matrix rows=224 k=768 by columns')
+    """
+
+    rows: int
+    terms: int
+    columns: int
+    row_blocks: int
+    depth_blocks: int
+    by_rows: bool
+    seconds: float
+
+    @property
+    def blocks(self) -> tuple[int, int, int]:
+        """Blocks of the rows, the columns, the sum."""
+        return ceil(self.rows / BLOCK), self.columns // BLOCK, self.terms // DEPTH
+
+    @property
+    def last_rows(self) -> int:
+        """Rows of the last block."""
+        return (self.rows - 1) % BLOCK + 1
+
+    def __str__(self) -> str:
+        shared = "rows" if self.by_rows else "columns"
+        return f"cpu.matrix rows={self.row_blocks * BLOCK} k={self.depth_blocks * DEPTH} by {shared}"
+
+
+def matrix_tiles(rows: int, terms: int, columns: int, device: DeviceSpec) -> MatrixTiles | None:
+    """Return the blocks of a product of float32 by a constant; None without a matrix unit, or if they do not fit.
+
+    Parameters
+    ----------
+    rows, terms, columns : int
+        (rows x terms) by (terms x columns).
+
+    Examples
+    --------
+    >>> from roller_tvm.device import device_for_target
+    >>> matrix_tiles(128, 768, 768, device_for_target("llvm -mcpu=haswell -num-cores=2")) is None
+    True
+    """
+    peak = device.peak(DTYPE, tensor=True)
+    if not peak or terms % DEPTH or columns % BLOCK or not device.has("l2"):
+        return None
+    cache = device.level("l2").capacity_bytes * CACHE_SHARE
+    height, width, depth = ceil(rows / BLOCK), columns // BLOCK, terms // DEPTH
+    block = BLOCK * DEPTH * SPLIT_BYTES  # bytes of a block of either operand
+    fitting = [
+        n for n in range(depth, 0, -1)
+        if depth % n == 0 and n * block * (min(height, ROW_BLOCKS) + 1) <= cache
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    chunk = fitting[0]
+    together = min(height, int(cache / (chunk * block)) - 1)
+    by_rows = width % device.units != 0 and (width < height or width < ROW_BLOCKS * device.units)
+    shared = height if by_rows else width
+    busiest = ceil(shared / device.units) * device.units / shared
+    padded = 16 * ceil(rows / 16)
+    products = 2.0 * padded * terms * columns * len(PAIRS) / (peak * MATRIX_SHARE) * busiest
+    # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
+    passes = ceil(height / together) * (device.units if by_rows else 1)
+    weights = passes * SPLIT_BYTES * terms * columns / device.far.bandwidth_gbps
+    splitting = rows * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * device.units)
+    partial = 2 * 4 * rows * columns * (depth // chunk - 1) / device.bandwidth("l2")
+    nanoseconds = max(products, weights) + MATRIX_EXPOSED * min(products, weights) + splitting + partial
+    seconds = nanoseconds * 1e-9 + 2 * device.launch_overhead_us * 1e-6
+    return MatrixTiles(rows, terms, columns, together, chunk, by_rows, seconds)

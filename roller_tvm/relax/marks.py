@@ -1,0 +1,11 @@
+"""Attributes of PrimFuncs that are planned elsewhere than by `ScheduleWithRoller`."""
+
+from __future__ import annotations
+
+#: Mark of a kernel that `ConnectTiles` made.
+CONNECTED = "roller_tvm.connected"
+#: Attribute of a recurrence's kernel: its layer, as JSON.
+RECURRENCE = "roller_tvm.recurrence"
+#: Mark of a kernel that `MatrixProducts` made.
+MATRIX = "roller_tvm.matrix_product"
+PLANNED = (CONNECTED, RECURRENCE, MATRIX)

@@ -1,0 +1,134 @@
+"""MatrixProducts: products of float32 by constants on the CPU's matrix unit, where the model predicts a gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.s_tir import renew_defs
+
+from ..codegen.matrix_kernel import MatrixKernel, is_splittable, packed_weights
+from ..codegen.tensorir_packing import constant_parameters
+from ..device import DeviceSpec, parse_target
+from ..device.matrix_unit import names_matrix_unit
+from ..errors import RollerError
+from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
+from ..tir.nodes import key, parameters
+from ..tir.product_nests import ProductNest, product_nest
+from .candidates import make_candidates
+from .constants import array_of
+from .dead_code import without_dead_code
+from .devices import device_of, find_target
+from .marks import MATRIX
+from .modules import is_prim_func
+from .rewrites import MARKS
+from .schedule import SCHEDULED, Note
+
+#: How much faster a product must be predicted on the matrix unit: the model's error.
+GAIN = 1.15
+#: Plans asked for of a product of vectors: as many as by `ScheduleWithRoller`, which then finds them in the plan cache.
+TOP = 4
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """A function's product on the matrix unit, and the position of its weights."""
+
+    func: Any
+    tiles: MatrixTiles
+    weights: int
+
+
+class MatrixProducts:
+    """Replaces functions of a prepared module; see the module.
+
+    Parameters
+    ----------
+    target, device
+        As of ``ScheduleWithRoller``.
+    emulated : bool
+        See `MatrixKernel`.
+
+    Attributes
+    ----------
+    notes : list of Note
+        What was replaced.
+    """
+
+    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None, emulated: bool = False) -> None:
+        found = find_target(target)
+        self.device, self.emulated = device_of(device, found), emulated
+        self.named = emulated or names_matrix_unit(parse_target(found).attrs)
+        self.notes: list[Note] = []
+
+    def __call__(self, mod: Any) -> Any:
+        """Return the module with its products on the matrix unit."""
+        if self.device.kind != "cpu" or not self.named:
+            return mod
+        chosen = {}
+        for var, func in mod.functions_items():
+            if is_prim_func(func) and (found := self._chosen(func)) is not None:
+                chosen[var] = found
+        if not chosen:
+            return mod
+        changer = _Changer(mod, chosen)
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                changer.builder_.update_func(var, changer.visit_expr(func))
+        for name, tiles in changer.made.values():
+            self.notes.append(Note(name, "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
+        return without_dead_code(changer.builder_.get())
+
+    def _chosen(self, func: Any) -> _Chosen | None:
+        nest = product_nest(func)
+        if nest is None:
+            return None
+        position = next(n for n, p in enumerate(parameters(func)) if key(p) == key(nest.right))
+        tiles = matrix_tiles(nest.rows, nest.terms, nest.columns, self.device)
+        if tiles is None or position not in constant_parameters(func):
+            return None
+        try:
+            plans = make_candidates(func, self.device, TOP, constant_parameters(func)).plans
+        except RollerError:  # not planned: TVM's own schedule is no faster
+            plans = []
+        if plans and tiles.seconds * GAIN >= plans[0].ranked.seconds:
+            return None
+        return _Chosen(product_func(nest, tiles, self.device.units, self.emulated), tiles, position)
+
+
+def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bool = False) -> Any:
+    """Return a function with a product on the matrix unit; `packed_weights`, flat, are in place of its weights."""
+    right = tirx.decl_buffer([3 * nest.terms * nest.columns], "uint16", "weights")
+    body = MatrixKernel(tiles, nest.left_at, right, nest.stored, units, emulated).body()
+    params = [right if key(p) == key(nest.right) else p for p in parameters(nest.func)]
+    attrs = {SCHEDULED: True, MATRIX: True, "tirx.noalias": True, MARKS["vector_math"]: True}
+    own = nest.func.attrs or {}
+    attrs |= {name: own[name] for name in ("target", "s_tir") if own.get(name) is not None}
+    return renew_defs(tirx.PrimFunc(params, body).with_attrs(attrs))
+
+
+@relax.expr_functor.mutator
+class _Changer(relax.PyExprMutator):
+    """Calls functions on the matrix unit, with packed weights."""
+
+    def __init__(self, mod: Any, chosen: dict[Any, _Chosen]) -> None:
+        super().__init__(mod)
+        self.chosen = chosen
+        self.made: dict[Any, tuple[str, MatrixTiles]] = {}
+        self._vars: dict[Any, Any] = {}
+
+    def visit_call_(self, op: Any) -> Any:
+        op = self.visit_expr_post_order(op)
+        called: Any = op.args[0] if getattr(op.op, "name", "") == "relax.call_tir" else None
+        if called not in self.chosen:
+            return op
+        chosen, arguments = self.chosen[called], list(op.args[1].fields)
+        weights = array_of(arguments[chosen.weights])
+        if weights is None or not is_splittable(weights):
+            return op
+        if called not in self._vars:
+            var = self.builder_.add_func(chosen.func, f"{called.name_hint}_matrix")
+            self._vars[called], self.made[called] = var, (str(var.name_hint), chosen.tiles)
+        arguments[chosen.weights] = relax.const(packed_weights(weights).reshape(-1), "uint16")
+        return relax.call_tir(self._vars[called], relax.Tuple(arguments), list(op.ty_args))

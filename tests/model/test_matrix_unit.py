@@ -1,0 +1,53 @@
+"""Blocks and times of products on a matrix unit."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roller_tvm.device.spec import FrozenMap
+from roller_tvm.micro_perf.cpu_constants import CACHE_SHARE
+from roller_tvm.micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, matrix_tiles
+
+from ..plan.devices import device
+
+PLAIN = device("avx512")
+UNIT = replace(PLAIN, tensor_gflops=FrozenMap({"bfloat16": 2 * 512 * PLAIN.clock_ghz * PLAIN.units}))
+BLOCKS = st.integers(1, 40).map(lambda n: 32 * n)
+
+
+def test_the_pairs_of_parts():
+    # All whose parts are 2^-16 of the whole at least, each but the first with a part that is in its tile.
+    assert sorted(PAIRS) == sorted((a, b) for a in range(PARTS) for b in range(PARTS) if a + b < PARTS)
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(PAIRS, PAIRS[1:], strict=False))
+
+
+@pytest.mark.parametrize("shape", [(64, 100, 64), (64, 64, 100), (64, 16, 32)])
+def test_what_does_not_fill_blocks_is_left(shape):
+    assert matrix_tiles(*shape, UNIT) is None
+    assert matrix_tiles(64, 64, 64, PLAIN) is None
+
+
+@given(st.integers(1, 2000), BLOCKS, BLOCKS)
+def test_blocks_fit_the_cache_and_cover_the_product(rows, terms, columns):
+    tiles = matrix_tiles(rows, terms, columns, UNIT)
+    height, width, depth = tiles.blocks
+    assert (height - 1) * BLOCK < rows <= height * BLOCK and width * BLOCK == columns and depth * DEPTH == terms
+    assert (height - 1) * BLOCK + tiles.last_rows == rows
+    assert depth % tiles.depth_blocks == 0 and 1 <= tiles.row_blocks <= height
+    own = (tiles.row_blocks + 1) * tiles.depth_blocks * BLOCK * DEPTH * 2 * PARTS
+    assert own <= CACHE_SHARE * UNIT.level("l2").capacity_bytes
+
+
+@given(st.integers(1, 500), BLOCKS, BLOCKS)
+def test_more_work_takes_no_less_time(rows, terms, columns):
+    seconds = matrix_tiles(rows, terms, columns, UNIT).seconds
+    assert matrix_tiles(2 * rows, terms, columns, UNIT).seconds >= seconds * 0.999
+    assert matrix_tiles(rows, terms, columns, replace(UNIT, tensor_gflops=FrozenMap(
+        {"bfloat16": UNIT.peak("bfloat16", tensor=True) / 2}))).seconds >= seconds  # fmt: skip
+
+
+def test_cores_share_rows_where_columns_are_few():
+    assert not matrix_tiles(128, 768, 3072, UNIT).by_rows
+    assert matrix_tiles(1500, 512, 32, UNIT).by_rows

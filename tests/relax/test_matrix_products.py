@@ -1,0 +1,98 @@
+"""Products of a model on a matrix unit: which, and that they compute the same. The unit itself is emulated."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.device.spec import FrozenMap  # noqa: E402
+from roller_tvm.relax import pipeline  # noqa: E402
+from roller_tvm.relax.matrix_products import MatrixProducts  # noqa: E402
+from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
+from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from .networks import LLVM, module, run, values  # noqa: E402
+
+OP = relax.op
+PLAIN = device("avx512")
+#: With a unit fast enough for products that are small: its emulation is slow.
+UNIT = replace(PLAIN, tensor_gflops=FrozenMap({"bfloat16": 50.0 * PLAIN.peak()}))
+
+
+def layer(rows=192, terms=256, columns=256):
+    """Two products by constants of one shape, with what follows them, and one of two activations."""
+    first, second, bias = values(terms, columns), values(terms, columns), values(columns)
+
+    def body(b, x):
+        one = b.emit(OP.nn.relu(b.emit(OP.add(b.emit(OP.matmul(x, relax.const(first))), relax.const(bias)))))
+        other = b.emit(OP.nn.relu(b.emit(OP.add(b.emit(OP.matmul(x, relax.const(second))), relax.const(bias)))))
+        return b.emit(OP.matmul(one, b.emit(OP.permute_dims(other, [0, 2, 1]))))
+
+    def wanted(x):
+        one, other = (np.maximum(x.astype("float64") @ w + bias, 0) for w in (first, second))
+        return one @ other.transpose(0, 2, 1)
+
+    return module(body, (2, rows // 2, terms)), values(2, rows // 2, terms), wanted
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Builds whose matrix unit is emulated."""
+    made = []
+
+    def matrices(target, _device):
+        made.append(MatrixProducts(target, UNIT, emulated=True))
+        return made[-1]
+
+    monkeypatch.setattr(pipeline, "MatrixProducts", matrices)
+    return made
+
+
+def test_products_by_constants(emulated):
+    mod, x, wanted = layer()
+    made = build(mod, LLVM)
+    (found,) = run(made, x)
+    np.testing.assert_allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
+    (note,) = emulated[0].notes  # one kernel of both; the product of activations is another
+    assert note.recipe == "cpu.matrix" and note.name.endswith("_matrix") and "by columns" in note.plan
+
+
+def test_calls_keep_their_own_weights(emulated):
+    mod, x, _ = layer()
+    made = MatrixProducts(LLVM, UNIT, emulated=True)(prepare(mod, LLVM, device=UNIT))
+    text = made.script()
+    assert text.count("_matrix(") == 1 and text.count("cls.fused_matmul_add_relu_matrix") == 2
+
+
+@pytest.mark.parametrize("shape", [(192, 256, 240), (192, 240, 256), (2, 256, 256)])
+def test_what_does_not_pay_or_fit_is_left(emulated, shape):
+    mod, x, wanted = layer(*shape)
+    (found,) = run(build(mod, LLVM), x)
+    np.testing.assert_allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
+    assert not emulated[0].notes
+
+
+def test_weights_beyond_bfloat16_are_left(emulated):
+    weights = values(256, 256)
+    weights[3, 3] = np.finfo("float32").max
+    mod = module(lambda b, x: b.emit(OP.matmul(x, relax.const(weights))), (192, 256))
+    x = np.zeros((192, 256), "float32")
+    np.testing.assert_array_equal(run(build(mod, LLVM), x)[0], 0)
+    assert not emulated[0].notes
+
+
+def test_a_target_without_the_unit_has_none_of_it():
+    mod = prepare(layer()[0], LLVM)
+    assert MatrixProducts(LLVM, UNIT)(mod) is mod
+
+
+def test_they_are_no_tasks_of_a_tuner():
+    mod = prepare(layer()[0], LLVM)
+    left = extract_tasks(MatrixProducts(LLVM, UNIT, emulated=True)(mod))
+    assert len(left) == len(extract_tasks(mod)) - 1 and not any("relu" in task.name for task in left)
