@@ -86,20 +86,25 @@ class RelaxModels(ModelLine):
     def tasks(self, job: Job) -> list[Any]:
         from ..tuning.line import Model
         from .line import LINE
-        from .matrix_products import MatrixProducts
         from .tasks import extract_tasks
 
-        mod, aim = self.prepared(job).model.mod, job.aim
-        mod = MatrixProducts(aim.target, aim.device)(mod)
+        mod, aim = self._without_matrices(job), job.aim
         if job.fuse:
             mod = LINE.without_fused(Model(mod), aim.target, aim.device, job.fuse)[0].mod
         return extract_tasks(mod)
+
+    def _without_matrices(self, job: Job) -> Any:
+        """Return the prepared module without the products that a build puts on the matrix unit."""
+        from .matrix_products import MatrixProducts
+        from .targets import make_target
+
+        return MatrixProducts(make_target(job.aim.target), job.aim.device)(self.prepared(job).model.mod)
 
     def tune(self, job: Job, place: Any, trials: int, tasks: Any, **options: Any) -> Any:
         from .tuning import tune
 
         return tune(
-            self.prepared(job).model.mod, None, job.aim.target, place, max_trials_per_task=trials, tasks=tasks,
+            self._without_matrices(job), None, job.aim.target, place, max_trials_per_task=trials, tasks=tasks,
             device=job.aim.device, fuse_rtasks=job.fuse, **options,
         )[1]  # fmt: skip
 
