@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..device.matrix_unit import ASK, SYSTEM_CALL, TILES
-from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, MatrixTiles
+from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, ROWS, MatrixTiles
 
-#: Rows and bytes of a row of a tile; elements of one.
-ROWS, ROW_BYTES = 16, 64
+#: Bytes of a row of a tile; elements of one.
+ROW_BYTES = 64
 TILE = ROWS * DEPTH
 #: Elements of a block of an operand: its parts, each of two tiles.
 OPERAND = PARTS * 2 * TILE

@@ -19,8 +19,8 @@ DTYPE = "bfloat16"
 #: one number in common with the next, which stays in its tile.
 PARTS = 3
 PAIRS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
-#: Rows and columns of a block: two by two accumulators of 16 x 16.
-BLOCK = 32
+#: Rows and columns of a tile of accumulators, and of a block: two by two of them.
+ROWS, BLOCK = 16, 32
 #: Terms of a block of a sum: bfloat16 numbers of a row of a tile.
 DEPTH = 32
 #: Bytes of a number split in parts.
@@ -104,16 +104,20 @@ def matrix_tiles(rows: int, terms: int, columns: int, device: DeviceSpec) -> Mat
         return None
     chunk = fitting[0]
     together = min(height, int(cache / (chunk * block)) - 1)
-    by_rows = width % device.units != 0 and (width < height or width < ROW_BLOCKS * device.units)
-    shared = height if by_rows else width
-    busiest = ceil(shared / device.units) * device.units / shared
-    padded = 16 * ceil(rows / 16)
-    products = 2.0 * padded * terms * columns * len(PAIRS) / (peak * MATRIX_SHARE) * busiest
-    # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
-    passes = ceil(height / together) * (device.units if by_rows else 1)
-    weights = passes * SPLIT_BYTES * terms * columns / device.far.bandwidth_gbps
-    splitting = rows * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * device.units)
+    padded, units = ROWS * ceil(rows / ROWS), device.units
+    splitting = rows * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * units)
     partial = 2 * 4 * rows * columns * (depth // chunk - 1) / device.bandwidth("l2")
-    nanoseconds = max(products, weights) + MATRIX_EXPOSED * min(products, weights) + splitting + partial
-    seconds = nanoseconds * 1e-9 + 2 * device.launch_overhead_us * 1e-6
-    return MatrixTiles(rows, terms, columns, together, chunk, by_rows, seconds)
+
+    def shared(by_rows: bool) -> MatrixTiles:
+        """The product with its rows or its columns shared by the cores; the busiest one tells its time."""
+        own_rows = min(padded, BLOCK * ceil(height / units)) if by_rows else padded
+        own_columns = columns if by_rows else BLOCK * ceil(width / units)
+        products = 2.0 * own_rows * terms * own_columns * len(PAIRS) / (peak / units * MATRIX_SHARE)
+        # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
+        passes = ceil(height / together) * (units if by_rows else 1)
+        weights = passes * SPLIT_BYTES * terms * columns / device.far.bandwidth_gbps
+        nanoseconds = max(products, weights) + MATRIX_EXPOSED * min(products, weights) + splitting + partial
+        seconds = nanoseconds * 1e-9 + 2 * device.launch_overhead_us * 1e-6
+        return MatrixTiles(rows, terms, columns, together, chunk, by_rows, seconds)
+
+    return min(map(shared, (False, True)), key=lambda tiles: tiles.seconds)

@@ -43,7 +43,7 @@ def test_blocks_fit_the_cache_and_cover_the_product(rows, terms, columns):
 @given(st.integers(1, 500), BLOCKS, BLOCKS)
 def test_more_work_takes_no_less_time(rows, terms, columns):
     seconds = matrix_tiles(rows, terms, columns, UNIT).seconds
-    assert matrix_tiles(2 * rows, terms, columns, UNIT).seconds >= seconds * 0.999
+    assert matrix_tiles(rows + 1, terms, columns, UNIT).seconds >= seconds * 0.999
     assert matrix_tiles(rows, terms, columns, replace(UNIT, tensor_gflops=FrozenMap(
         {"bfloat16": UNIT.peak("bfloat16", tensor=True) / 2}))).seconds >= seconds  # fmt: skip
 
