@@ -19,6 +19,11 @@ from roller_tvm.device.spec import DeviceSpec
 SYSTEM_CALL, ASK, TILES = 158, 0x1023, 18
 
 
+def matrix_words() -> list[str]:
+    """Return LLVM's names of the unit's features."""
+    return list(read_shipped("_cpu")["matrix"]["mattr"])
+
+
 def names_matrix_unit(attrs: Mapping[str, str]) -> bool:
     """Return whether a target's attributes name a CPU with a matrix unit; 'native' is this machine.
 
@@ -29,11 +34,11 @@ def names_matrix_unit(attrs: Mapping[str, str]) -> bool:
     >>> names_matrix_unit({"mattr": "+amx-tile,+amx-bf16"}), names_matrix_unit({"mcpu": "native", "mattr": "-amx-tile"})
     (True, False)
     """
-    known = read_shipped("_cpu")["matrix"]
-    mattr = {word.strip() for word in attrs.get("mattr", "").split(",")}
-    if any(f"-{word}" in mattr for word in known["mattr"]):
+    mattr, words = {word.strip() for word in attrs.get("mattr", "").split(",")}, matrix_words()
+    if any(f"-{word}" in mattr for word in words):
         return False
-    return attrs.get("mcpu") in ("native", *known["cpus"]) or all(f"+{word}" in mattr for word in known["mattr"])
+    cpus = ("native", *read_shipped("_cpu")["matrix"]["cpus"])
+    return attrs.get("mcpu") in cpus or all(f"+{word}" in mattr for word in words)
 
 
 def with_matrix_unit(spec: DeviceSpec, facts: CpuFacts, attrs: Mapping[str, str]) -> DeviceSpec:

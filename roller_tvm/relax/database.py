@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import foreign
 from ..codegen.intrinsics import register
+from ..device.matrix_unit import matrix_words
 from ..errors import BadInput, RecordError, RollerError, cannot_write
 from ..folders import beside
 from ..tir.nodes import structurally_equal
@@ -409,9 +410,11 @@ def _body(mod: Any) -> Any:
 def kernels_of(target: str) -> dict[str, Any]:
     """Return the attributes of a target that decide if a kernel is right for it.
 
+    A matrix unit is none: `MatrixProducts` takes the products that it computes, and these have no records.
+
     Examples
     --------
-    >>> kernels_of('{"kind": "llvm", "tag": "", "keys": ["cpu"], "num-cores": 2}')
+    >>> kernels_of('{"kind": "llvm", "tag": "", "keys": ["cpu"], "num-cores": 2, "mattr": ["+amx-tile", "+amx-bf16"]}')
     {'kind': 'llvm', 'num-cores': 2}
     """
     if not target.lstrip().startswith("{"):
@@ -419,6 +422,8 @@ def kernels_of(target: str) -> dict[str, Any]:
     found = {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
     if "mtriple" in found and found["mtriple"] == system_triple():  # which TVM writes where none is given
         del found["mtriple"]
+    if others := [word for word in found.pop("mattr", ()) if word[1:] not in matrix_words()]:
+        found["mattr"] = others
     return found
 
 
