@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+#: Arguments of LLVM's prefetch: for reading, data; levels of cache that keep it.
+_READ, _DATA = 0, 1
+FIRST_LEVEL, SECOND_LEVEL = 3, 2
 #: Function of a loop, a load, a call, ... -> the node in its place; None to keep it.
 Rewritten = Callable[[Any], Any]
 
@@ -36,6 +39,11 @@ class Dialect:
     def prefetch(self, address: Any, *flags: Any) -> Any:
         """Return a call of LLVM's prefetch."""
         raise NotImplementedError
+
+    def asking(self, buffer: Any, index: Any, level: int) -> Any:
+        """Return the statement that asks a level of cache for the line of an element."""
+        flags = (self.tir.const(flag, "int32") for flag in (_READ, level, _DATA))
+        return self.tir.Evaluate(self.prefetch(self.tir.address_of(self.tir.BufferLoad(buffer, [index])), *flags))
 
     def allocated(self, buffer: Any, body: Any) -> Any:
         """Return a statement with a buffer of its own."""

@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from ..device.known import estimate
 from ..device.matrix_unit import ASK, SYSTEM_CALL, TILES
 from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, ROWS, MatrixTiles
+from .dialect import FIRST_LEVEL, SECOND_LEVEL, dialect_here
+from .flat import PARALLEL, loop_of
 
 #: Bytes of a row of a tile; elements of one.
 ROW_BYTES = 64
@@ -29,8 +32,6 @@ SUMS, LEFT, RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 TOO_LARGE = 0x7F7F8000
 #: float32 of a vector of 512 bits, which all CPUs with such a unit have.
 LANES = 16
-#: Elements of a line of cache.
-LINE = 32
 
 Epilogue = Callable[[Any, Any, Any], Any]
 
@@ -90,27 +91,25 @@ class MatrixKernel:
         self, tiles: MatrixTiles, left: Callable[[Any, Any], Any], right: Any, epilogue: Epilogue, units: int,
         emulated: bool = False,
     ) -> None:
-        from tvm import tirx
-
-        self.tir, self.tiles, self.left, self.right = tirx, tiles, left, right
+        self.dialect = dialect_here()
+        self.tir = tir = self.dialect.tir
+        self.tiles, self.left, self.right = tiles, left, right
         self.epilogue, self.units, self.emulated = epilogue, units, emulated
         height, width, depth = tiles.blocks
-        self.parts = tirx.decl_buffer([height * depth * OPERAND], "uint16", "parts")
-        self.largest = tirx.decl_buffer([height * LANES], "uint32", "largest")
-        self.one_chunk = tiles.depth_blocks == depth
-        blocks = 1 if self.one_chunk else height * width
-        self.sums = tirx.decl_buffer([blocks * BLOCK * BLOCK], "float32", "sums")
-        self.config = tirx.decl_buffer([ROW_BYTES], "uint8", "config")
-        self.fake = [tirx.decl_buffer([TILE], "float32", f"tile{n}") for n in range(8)] if emulated else []
+        self.parts = tir.decl_buffer([height * depth * OPERAND], "uint16", "parts")
+        self.largest = tir.decl_buffer([height * LANES], "uint32", "largest")
+        blocks = 1 if tiles.chunks == 1 else height * width
+        self.sums = tir.decl_buffer([blocks * BLOCK * BLOCK], "float32", "sums")
+        self.config = tir.decl_buffer([ROW_BYTES], "uint8", "config")
+        self.fake = [tir.decl_buffer([TILE], "float32", f"tile{n}") for n in range(8)] if emulated else []
 
     def body(self) -> Any:
         """The statement of the whole kernel."""
         tir = self.tir
         rest = [tir.AllocBuffer(self.parts), tir.AllocBuffer(self.largest)]
-        rest += [] if self.one_chunk else self.sums_allocated()
-        height = self.tiles.blocks[0]
-        split = self.loop("p", height, self.split, tir.ForKind.PARALLEL)
-        multiply = self.loop("t", self.units, self.share, tir.ForKind.PARALLEL)
+        rest += [] if self.tiles.chunks == 1 else self.sums_allocated()
+        split = self.loop("p", self.tiles.blocks[0], self.split, PARALLEL)
+        multiply = self.loop("t", self.units, self.share, PARALLEL)
         return tir.SeqStmt([*self.asked(), *rest, split, multiply])
 
     # Splitting ---------------------------------------------------------------------------------------------------
@@ -143,9 +142,7 @@ class MatrixKernel:
                 zero = tir.const(0, "uint16")
                 return tir.SeqStmt([tir.BufferStore(self.parts, zero, [at + p * 2 * TILE + v]) for p in range(PARTS)])
 
-            if self.tiles.last_rows == BLOCK:
-                return self.vector(element)
-            return tir.IfThenElse(row < self.tiles.rows, self.vector(element), self.vector(nothing))
+            return self.where_a_row(row, self.vector(element), self.vector(nothing))
 
         halves = self.loop(
             "k", depth, lambda k: self.loop("r", BLOCK, lambda r: self.loop("h", 2, lambda h: one(k, r, h)))
@@ -162,8 +159,7 @@ class MatrixKernel:
     def share(self, thread: Any) -> Any:
         """The blocks of one core: chunks of rows, in them chunks of the sum, in them columns, in them rows."""
         tir, tiles = self.tir, self.tiles
-        height, width, depth = tiles.blocks
-        chunks = depth // tiles.depth_blocks
+        height, width, _ = tiles.blocks
         own = [-(-extent // self.units) for extent in (height, width)]
         rows = own[0] if tiles.by_rows else height
         columns = width if tiles.by_rows else own[1]
@@ -184,13 +180,13 @@ class MatrixKernel:
         loops = self.loop(
             "first", -(-rows // together),
             lambda first: self.loop(
-                "chunk", chunks,
+                "chunk", tiles.chunks,
                 lambda chunk: self.loop(
                     "j", columns, lambda jj: self.loop("i", together, lambda ii: at(first, chunk, jj, ii))
                 ),
             ),
         )  # fmt: skip
-        own_memory = self.sums_allocated() if self.one_chunk else []
+        own_memory = self.sums_allocated() if tiles.chunks == 1 else []
         return tir.SeqStmt([*own_memory, *self.configured(), loops, *self.released()])
 
     def sums_allocated(self) -> list[Any]:
@@ -203,11 +199,10 @@ class MatrixKernel:
 
         The block is one of `passes` that follow one another and read the same panel of the constant.
         """
-        tir, (height, width, depth), last = self.tir, self.tiles.blocks, self.tiles.last_rows
-        chunks = depth // self.tiles.depth_blocks
-        base = 0 if self.one_chunk else (i * width + j) * (BLOCK * BLOCK)
+        tir, (height, width, _), chunks = self.tir, self.tiles.blocks, self.tiles.chunks
+        base = 0 if chunks == 1 else (i * width + j) * (BLOCK * BLOCK)
         whole = self.products(i, j, chunk, base, 2, number, passes)
-        if last <= ROWS:
+        if self.tiles.last_rows <= ROWS:
             half = self.products(i, j, chunk, base, 1, number, passes)
             whole = half if height == 1 else tir.IfThenElse(i < height - 1, whole, half)
         after = tir.SeqStmt([self.exact_again(i, j, base), self.followed(i, j, base)])
@@ -218,7 +213,7 @@ class MatrixKernel:
         tir, depth, own = self.tir, self.tiles.blocks[2], self.tiles.depth_blocks
         tiles = [(SUMS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
         zero = tir.SeqStmt([self.zero(tile) for tile, _ in tiles])
-        if not self.one_chunk:
+        if self.tiles.chunks > 1:
             loaded = tir.SeqStmt([self.load(tile, self.sums, at, 4 * BLOCK) for tile, at in tiles])
             zero = tir.IfThenElse(chunk == 0, zero, loaded)
 
@@ -228,7 +223,7 @@ class MatrixKernel:
             found: list[Any] = []
             panel = ((j + 1) * depth + chunk * own) * OPERAND
             ahead = self.ahead(left, right, panel, number * own + k, passes)
-            each = -(-(2 * OPERAND // LINE + -(-OPERAND // (LINE * passes))) // (len(PAIRS) * 2 * halves))
+            each = -(-len(ahead) // (len(PAIRS) * 2 * halves))  # after each product of tiles
             before: tuple[int | None, int | None] = (None, None)
             for a, b in PAIRS:
                 if a != before[0]:
@@ -239,9 +234,10 @@ class MatrixKernel:
                 for h in range(halves):
                     for g in range(2):
                         found.append(self.multiply(SUMS[h][g], LEFT[h], RIGHT[g]))
-                        found += [next(ahead, None) for _ in range(each)]
+                        found += ahead[:each]
+                        ahead = ahead[each:]
                 before = a, b
-            return tir.SeqStmt([one for one in found if one is not None])
+            return tir.SeqStmt(found)
 
         stored = [self.store(tile, at) for tile, at in tiles]
         return tir.SeqStmt([zero, self.loop("k", own, step), *stored])
@@ -259,8 +255,7 @@ class MatrixKernel:
 
                 return self.vector(element)
 
-            halves = self.loop("h", 2, half)
-            return halves if self.tiles.last_rows == BLOCK else self.tir.IfThenElse(at < self.tiles.rows, halves, None)
+            return self.where_a_row(at, self.loop("h", 2, half))
 
         return self.loop("r", BLOCK, row)
 
@@ -279,11 +274,7 @@ class MatrixKernel:
                     def element(v: Any) -> Any:
                         place = (j * depth + tir.floordiv(k, DEPTH)) * OPERAND + h * TILE
                         place = place + tir.floordiv(tir.floormod(k, DEPTH), 2) * DEPTH + v * 2 + tir.floormod(k, 2)
-                        parts = [
-                            tir.reinterpret("float32", tir.Cast("uint32", tir.BufferLoad(self.right, [
-                                place + part * 2 * TILE])) << self.u32(16))
-                            for part in range(PARTS)
-                        ]  # fmt: skip
+                        parts = [self.widened(self.right, place + part * 2 * TILE) for part in range(PARTS)]
                         value = self.left(i * BLOCK + r, k)
                         index, weight = [at + h * LANES + v], parts[0] + parts[1] + parts[2]
                         return tir.BufferStore(self.sums, tir.BufferLoad(self.sums, index) + value * weight, index)
@@ -297,8 +288,7 @@ class MatrixKernel:
                     lambda v: tir.BufferStore(self.sums, tir.const(0.0, "float32"), [at + h * LANES + v]))
             )  # fmt: skip
             found = tir.SeqStmt([clear, self.loop("k", self.tiles.terms, term)])
-            inside = i * BLOCK + r < self.tiles.rows
-            return found if self.tiles.last_rows == BLOCK else tir.IfThenElse(inside, found, None)
+            return self.where_a_row(i * BLOCK + r, found)
 
         return tir.IfThenElse(large >= self.u32(TOO_LARGE), self.loop("r", BLOCK, row), None)
 
@@ -344,12 +334,9 @@ class MatrixKernel:
         if str(buffer.dtype) == "float32":
             return self._rows(lambda r, c: tir.BufferStore(
                 self.fake[tile], tir.BufferLoad(buffer, [at + r * (stride // 4) + c]), [r * ROWS + c]))  # fmt: skip
-
-        def number(n: Any) -> Any:
-            bits = tir.Cast("uint32", tir.BufferLoad(buffer, [at + n])) << self.u32(16)
-            return tir.BufferStore(self.fake[tile], tir.reinterpret("float32", bits), [n])
-
-        return self.loop("n", TILE, number)
+        return self.loop(
+            "n", TILE, lambda n: tir.BufferStore(self.fake[tile], self.widened(buffer, at + n), [n])
+        )
 
     def store(self, tile: int, at: Any) -> Any:
         tir = self.tir
@@ -373,8 +360,8 @@ class MatrixKernel:
 
         return self._rows(lambda r, c: self.loop("k", DEPTH, lambda k: term(r, c, k)))
 
-    def ahead(self, left: Any, right: Any, panel: Any, step: Any, passes: int) -> Any:
-        """Yield prefetches of both operands' next blocks (to the nearest cache) and the constant's next panel (second).
+    def ahead(self, left: Any, right: Any, panel: Any, step: Any, passes: int) -> list[Any]:
+        """Return prefetches of both operands' next blocks (to the nearest cache) and of the constant's next panel.
 
         Parameters
         ----------
@@ -384,24 +371,29 @@ class MatrixKernel:
             Number of the step among all that read the present panel, in `passes` passes: each asks for its share.
         """
         if self.emulated:
-            return
-        tir, share = self.tir, -(-OPERAND // (LINE * passes))
-        asked = [(self.right, panel + (step * share + n) * LINE, 2) for n in range(share)]
-        asked += [(buffer, at + OPERAND + n * LINE, 3) for n in range(OPERAND // LINE)
+            return []
+        line = int(estimate("line")) // 2  # elements of two bytes
+        share = -(-OPERAND // (line * passes))
+        asked = [(self.right, panel + (step * share + n) * line, SECOND_LEVEL) for n in range(share)]
+        asked += [(buffer, at + OPERAND + n * line, FIRST_LEVEL) for n in range(OPERAND // line)
                   for buffer, at in ((self.parts, left), (self.right, right))]  # fmt: skip
-        for buffer, at, level in asked:
-            flags = [tir.const(flag, "int32") for flag in (0, level, 1)]  # for reading, cache, data
-            yield tir.Evaluate(tir.call_llvm_intrin("void", "llvm.prefetch", self.address(buffer, at), *flags))
+        return [self.dialect.asking(*one) for one in asked]
 
     # Words -------------------------------------------------------------------------------------------------------
 
-    def loop(self, name: str, extent: int, body: Callable[[Any], Any], kind: Any = None) -> Any:
-        tir = self.tir
-        var = tir.Var(name, "int64")
-        if extent == 1 and kind is None:
-            return body(tir.const(0, "int64"))
-        kind = tir.ForKind.SERIAL if kind is None else kind
-        return tir.For(var, tir.const(0, "int64"), tir.const(extent, "int64"), kind, body(var))
+    def where_a_row(self, row: Any, found: Any, otherwise: Any = None) -> Any:
+        """Return a statement for rows that are some: the last block may have fewer."""
+        if self.tiles.last_rows == BLOCK:
+            return found
+        return self.tir.IfThenElse(row < self.tiles.rows, found, otherwise)
+
+    def widened(self, buffer: Any, at: Any) -> Any:
+        """Return a number of bfloat16 as float32."""
+        bits = self.tir.Cast("uint32", self.tir.BufferLoad(buffer, [at])) << self.u32(16)
+        return self.tir.reinterpret("float32", bits)
+
+    def loop(self, name: str, extent: int, body: Callable[[Any], Any], kind: int | None = None) -> Any:
+        return loop_of(self.tir, name, extent, body, kind, "int64")
 
     def vector(self, body: Callable[[Any], Any]) -> Any:
         return self.loop("v", LANES, body, self.tir.ForKind.VECTORIZED)

@@ -67,6 +67,11 @@ class MatrixTiles:
         return ceil(self.rows / BLOCK), self.columns // BLOCK, self.terms // DEPTH
 
     @property
+    def chunks(self) -> int:
+        """Parts of the sum, computed one after the other."""
+        return self.blocks[2] // self.depth_blocks
+
+    @property
     def last_rows(self) -> int:
         """Rows of the last block."""
         return (self.rows - 1) % BLOCK + 1

@@ -8,10 +8,11 @@ own, each with rows and a direction of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..codegen.dialect import Dialect
+from ..codegen.flat import PARALLEL, loop_of
 from .activations import activated, clipped
 from .cell import Recurrence
 from .tiles import Tiles
@@ -135,13 +136,17 @@ class _Maker:
     def _start(self, d: Any, b: Any, n: Any, rows: int) -> Any:
         """Return the copies of the first state."""
         made = []
+        for _, _, at in self._places(d, b, n, rows):
+            made.append(self._store("states", [self._int(0), *at], self._load("h0", at)))
+            if self.cell.kind == "LSTM":
+                made.append(self._store("c", at, self._load("c0", at)))
+        return self._sequence(made)
+
+    def _places(self, d: Any, b: Any, n: Any, rows: int) -> Iterator[tuple[int, int, list[Any]]]:
+        """Yield row, vector and indices of each vector of a block of units and a tile of rows."""
         for row in range(rows):
             for v in range(self.tiles.vectors):
-                at = [d, n + row, self._lane(b, v)]
-                made.append(self._store("states", [self._int(0), *at], self._load("h0", at)))
-                if self.cell.kind == "LSTM":
-                    made.append(self._store("c", at, self._load("c0", at)))
-        return self._sequence(made)
+                yield row, v, [d, n + row, self._lane(b, v)]
 
     def _phases(self) -> list[Callable[..., Any]]:
         """Return the phases of a step: functions of direction, block of units, step, first row and rows."""
@@ -160,13 +165,11 @@ class _Maker:
         """GRU: return the gates z and r; the state behind r. z waits where the new state will stand."""
         def finish(sums: dict[tuple[int, int, int], Any]) -> list[Any]:
             made = []
-            for row in range(rows):
-                for v in range(self.tiles.vectors):
-                    at = [d, n + row, self._lane(b, v)]
-                    old = self._state(s, at)
-                    z, r = (self._gate(d, 0, sums[g, row, v]) for g in (0, 1))
-                    made.append(self._store("reset", at, r * old))
-                    made.append(self._store("states", [(s + 1) % 2, *at], z))
+            for row, v, at in self._places(d, b, n, rows):
+                old = self._state(s, at)
+                z, r = (self._gate(d, 0, sums[g, row, v]) for g in (0, 1))
+                made.append(self._store("reset", at, r * old))
+                made.append(self._store("states", [(s + 1) % 2, *at], z))
             return made
 
         return self._products(d, b, s, n, rows, [0, 1], "states", finish)
@@ -175,16 +178,9 @@ class _Maker:
         """GRU: return the new state, of the product with the state behind r."""
         def finish(sums: dict[tuple[int, int, int], Any]) -> list[Any]:
             made = []
-            for row in range(rows):
-                for v in range(self.tiles.vectors):
-                    at = [d, n + row, self._lane(b, v)]
-                    z, new = self._load("states", [(s + 1) % 2, *at]), self._gate(d, 1, sums[2, row, v])
-
-                    def blended(z: Any, row: int = row, at: Any = at, new: Any = new) -> list[Any]:
-                        mixed = (self._like(1.0) - z) * new + z * self._state(s, at)
-                        return self._new_state(d, b, s, n, row, at, mixed)
-
-                    made += self._named(z, blended)
+            for row, v, at in self._places(d, b, n, rows):
+                z, new = self._load("states", [(s + 1) % 2, *at]), self._gate(d, 1, sums[2, row, v])
+                made += self._blended(d, s, n, row, at, z, new)
             return made
 
         return self._products(d, b, s, n, rows, [2], "reset", finish)
@@ -192,27 +188,29 @@ class _Maker:
     def _finish(self, d: Any, b: Any, s: Any, n: Any, rows: int, sums: dict[tuple[int, int, int], Any]) -> list[Any]:
         """Return the stores of a block's new state, given the sums of its gates."""
         made = []
-        for row in range(rows):
-            for v in range(self.tiles.vectors):
-                at = [d, n + row, self._lane(b, v)]
-                own = [sums[g, row, v] for g in range(len(self.cell.gates))]
-                if self.cell.kind == "RNN":
-                    made += self._new_state(d, b, s, n, row, at, self._gate(d, 0, own[0]))
-                elif self.cell.kind == "GRU":
-                    made += self._gru(d, b, s, n, row, at, own)
-                else:
-                    made += self._lstm(d, b, s, n, row, at, own)
+        for row, v, at in self._places(d, b, n, rows):
+            own = [sums[g, row, v] for g in range(len(self.cell.gates))]
+            if self.cell.kind == "RNN":
+                made += self._new_state(d, s, n, row, at, self._gate(d, 0, own[0]))
+            elif self.cell.kind == "GRU":
+                made += self._gru(d, s, n, row, at, own)
+            else:
+                made += self._lstm(d, s, n, row, at, own)
         return made
 
-    def _gru(self, d: Any, b: Any, s: Any, n: Any, row: int, at: list[Any], own: list[Any]) -> list[Any]:
+    def _gru(self, d: Any, s: Any, n: Any, row: int, at: list[Any], own: list[Any]) -> list[Any]:
         x = self._load("sums", self._sums_at(d, s, n, row, 2, at[-1]))
         z, r = self._gate(d, 0, own[0]), self._gate(d, 0, own[1])
-        new = self._gate(d, 1, x + r * own[2])
-        return self._named(z, lambda z: self._new_state(
-            d, b, s, n, row, at, (self._like(1.0) - z) * new + z * self._state(s, at)
-        ))  # fmt: skip
+        return self._blended(d, s, n, row, at, z, self._gate(d, 1, x + r * own[2]))
 
-    def _lstm(self, d: Any, b: Any, s: Any, n: Any, row: int, at: list[Any], own: list[Any]) -> list[Any]:
+    def _blended(self, d: Any, s: Any, n: Any, row: int, at: list[Any], gate: Any, new: Any) -> list[Any]:
+        """GRU: return the stores of the new state, between the old one and `new` as gate z has it."""
+        def stores(z: Any) -> list[Any]:
+            return self._new_state(d, s, n, row, at, (self._like(1.0) - z) * new + z * self._state(s, at))
+
+        return self._named(gate, stores)
+
+    def _lstm(self, d: Any, s: Any, n: Any, row: int, at: list[Any], own: list[Any]) -> list[Any]:
         i, o, f, c = own
         old = self._load("c", at)
         if self.cell.peepholes:
@@ -227,12 +225,12 @@ class _Maker:
             out = o + self._load("peepholes", [d, self._int(1), at[-1]]) * new if self.cell.peepholes else o
             value = self._gate(d, 0, out) * self._activation(d, 2, new)
             kept = [self._store("c", at, new)]
-            return self._new_state(d, b, s, n, row, at, value, kept)
+            return self._new_state(d, s, n, row, at, value, kept)
 
         return self._named(i, with_gate)
 
     def _new_state(
-        self, d: Any, b: Any, s: Any, n: Any, row: int, at: list[Any], value: Any, kept: Sequence[Any] = ()
+        self, d: Any, s: Any, n: Any, row: int, at: list[Any], value: Any, kept: Sequence[Any] = ()
     ) -> list[Any]:
         """Return the stores of a new state; behind a row's own length the old one stays, and the output is 0."""
         t = self._time(d, s)
@@ -368,11 +366,7 @@ class _Maker:
         return body
 
     def _loop(self, name: str, extent: int, body: Callable[[Any], Any], parallel: bool = False) -> Any:
-        var = self.tir.Var(name, "int32")
-        if extent == 1 and not parallel:
-            return body(self._int(0))
-        kind = self.tir.ForKind.PARALLEL if parallel else self.tir.ForKind.SERIAL
-        return self.tir.For(var, self._int(0), self._int(extent), kind, body(var))
+        return loop_of(self.tir, name, extent, body, PARALLEL if parallel else None)
 
     def _attribute(self, key: str, body: Any) -> Any:
         return self.tir.AttrStmt(self._int(0), key, self._int(1), body)

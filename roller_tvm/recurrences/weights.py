@@ -16,11 +16,6 @@ def padded(array: Any, gates: int, hidden: int, units: int) -> Any:
     return np.pad(shaped, [(0, 0), (0, 0), (0, units - hidden), *[(0, 0)] * (array.ndim - 2)])
 
 
-def of_state(array: Any, units: int) -> Any:
-    """Return a state [..., hidden] with zeros for units that are none."""
-    return np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, units - array.shape[-1])])
-
-
 def prepared(layer: Recurrence, tiles: Tiles, w: Any, r: Any, b: Any, p: Any) -> dict[str, Any]:
     """Return the constants of a layer, given ONNX's W, R, B and P (None where absent).
 

@@ -6,11 +6,28 @@ from collections.abc import Collection
 from typing import Any
 
 from ..codegen.apply_tensorir import apply_steps_tir
+from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..roller.features import Features
 from ..tir.nodes import AlreadyScheduled
 from ..tir.read import read_prim_func
 from ..tuning.candidates import Candidates, Operator, Steps, find_candidates
+
+#: Plans asked for of a kernel that is only priced: as many as `ScheduleWithRoller` does, which then finds them in the
+#: plan cache.
+TOP = 4
+
+
+def seconds_alone(func: Any, device: DeviceSpec) -> float | None:
+    """Return the predicted seconds of a PrimFunc as a kernel of its own; None if it cannot be planned.
+
+    Examples
+    --------
+    >>> seconds_alone(func, device) > 0
+    True
+    """
+    plans = make_candidates(func, device, TOP, constant_parameters(func)).plans
+    return plans[0].ranked.seconds if plans else None
 
 
 def make_candidates(

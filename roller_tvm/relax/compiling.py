@@ -21,6 +21,7 @@ from tvm.support import cc
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import work_folder
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
+from .contexts import context_like
 from .modules import is_prim_func
 from .rewrites import PART
 
@@ -151,19 +152,10 @@ def side_by_side(
         told(f"compile {kernel[0].name_hint}")
         if outer.instruments:
             return made(*kernel)
-        with _like(outer):  # a thread has contexts of its own
+        with context_like(outer):  # a thread has contexts of its own
             return made(*kernel)
 
     if outer.instruments:  # they are told of one pass at a time
         return list(map(one, kernels))
     with ThreadPoolExecutor(min(len(kernels), len(os.sched_getaffinity(0)))) as pool:
         return list(pool.map(one, kernels))
-
-
-def _like(context: Any) -> Any:
-    """Return a PassContext with the settings of another."""
-    return tvm.transform.PassContext(
-        opt_level=context.opt_level, config=dict(context.config),
-        required_pass=[str(name) for name in context.required_pass],
-        disabled_pass=[str(name) for name in context.disabled_pass],
-    )  # fmt: skip

@@ -18,17 +18,16 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.s_tir import renew_defs
 
-from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError
 from ..micro_perf.cpu_constants import CACHE_SHARE, SERIAL_LAUNCH
 from ..rammer.functions import Call
 from ..rammer.rkernels import part_of
-from ..tir.nodes import key, parameters
+from ..tir.nodes import digits, key, parameters
 from ..tir.open_axes import number
 from ..tir.shared_axes import SharedAxes, shared_axes
 from ..tuning.model_report import plan_words
-from .candidates import make_candidates
+from .candidates import make_candidates, seconds_alone
 from .dataflow import Block, read_blocks
 from .devices import device_of, find_target
 from .fused_calls import FusedCall
@@ -36,7 +35,7 @@ from .marks import CONNECTED
 from .rewrites import MARKS
 from .rtask_fusion import in_dataflow, put
 from .rtask_regions import plain
-from .schedule import SCHEDULED, Function, Note
+from .schedule import Function, Note, kernel_like
 
 #: Most calls of a chain.
 CALLS = 4
@@ -66,10 +65,6 @@ class Chain:
     reads: tuple[str, ...]
     seconds: float
     plan: str
-
-
-#: Plans asked for of a call alone: as many as `ScheduleWithRoller` does, which then finds them in the plan cache.
-TOP = 4
 
 
 class ConnectTiles:
@@ -209,8 +204,7 @@ class ConnectTiles:
         """Return the predicted seconds of a call as a kernel of its own."""
         func = Function(call.func)
         if func not in self._alone:
-            plans = make_candidates(call.func, self.device, TOP, constant_parameters(call.func)).plans
-            self._alone[func] = plans[0].ranked.seconds if plans else None
+            self._alone[func] = seconds_alone(call.func, self.device)
         return self._alone[func] or 0.0
 
 
@@ -258,11 +252,8 @@ def _together(shared: SharedAxes, extents: Sequence[int], tensors: Any, parts: S
     counts = [whole // part for whole, part in zip(shared.extents, extents, strict=True)]
     passed, last = [names[-1] for names in tensors[:-1]], tensors[-1][-1]
     block = tirx.Var("block", "int64")
-    starts, below = [], prod(counts)
-    for count, extent in zip(counts, extents, strict=True):
-        below //= count
-        digit = (block // below if below > 1 else block) % count if count < prod(counts) else block
-        starts.append(digit * extent if extent > 1 else digit)
+    at = digits(block, counts)
+    starts = [digit * extent if extent > 1 else digit for digit, extent in zip(at, extents, strict=True)]
     given: dict[str, Any] = {}  # tensor -> the whole of it
     for axes, names in zip(shared.functions, tensors, strict=True):
         for buffer, name in zip(parameters(axes.func), names, strict=True):
@@ -285,10 +276,7 @@ def _together(shared: SharedAxes, extents: Sequence[int], tensors: Any, parts: S
     loop = tirx.For(block, tirx.const(0, "int64"), tirx.const(prod(counts), "int64"), tirx.ForKind.PARALLEL, body)
     order = list(dict.fromkeys(name for names in tensors for name in names if name not in passed and name != last))
     params = [*(given[name] for name in order), given[last]]
-    attrs = {SCHEDULED: True, CONNECTED: True, "tirx.noalias": True, MARKS["edge_vectors"]: True}
-    own = shared.functions[0].func.attrs or {}
-    attrs |= {name: own[name] for name in ("target", "s_tir") if own.get(name) is not None}
-    return renew_defs(tirx.PrimFunc(params, loop).with_attrs(attrs))
+    return kernel_like(shared.functions[0].func, params, loop, {CONNECTED: True, MARKS["edge_vectors"]: True})
 
 
 def _flat(bodies: Sequence[Any]) -> Iterator[Any]:

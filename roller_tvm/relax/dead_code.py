@@ -14,6 +14,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .contexts import context_like
+
 #: Calls that Relax takes to be without effect because their author says so.
 PACKED_CALLS = ("call_pure_packed", "call_dps_packed", "call_inplace_packed", "invoke_pure_closure")
 #: In the name of TVM's instrument that judges modules.
@@ -65,10 +67,7 @@ def _without_judges() -> Iterator[None]:
     if not any(JUDGE in str(one.name) for one in context.instruments or ()):
         yield
         return
-    with tvm.transform.PassContext(
-        opt_level=context.opt_level, required_pass=context.required_pass, disabled_pass=context.disabled_pass,
-        config=dict(context.config),
-    ):  # fmt: skip
+    with context_like(context):
         yield
 
 

@@ -6,29 +6,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.s_tir import renew_defs
 
 from ..codegen.matrix_kernel import MatrixKernel, is_splittable, packed_weights
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec, parse_target
 from ..device.matrix_unit import names_matrix_unit
-from ..errors import RollerError
 from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
 from ..tir.nodes import key, parameters
 from ..tir.product_nests import ProductNest, product_nest
-from .candidates import make_candidates
+from .candidates import seconds_alone
 from .constants import array_of
 from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .marks import MATRIX
 from .modules import is_prim_func
-from .rewrites import MARKS
-from .schedule import SCHEDULED, Note
+from .schedule import Note, kernel_like
 
 #: How much faster a product must be predicted on the matrix unit: the model's error.
 GAIN = 1.15
-#: Plans asked for of a product of vectors: as many as by `ScheduleWithRoller`, which then finds them in the plan cache.
-TOP = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +71,9 @@ class MatrixProducts:
         for var, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 changer.builder_.update_func(var, changer.visit_expr(func))
-        for name, tiles in changer.made.values():
-            self.notes.append(Note(name, "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
+        for var, made in changer.made.items():
+            tiles = chosen[var].tiles
+            self.notes.append(Note(str(made.name_hint), "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
         return without_dead_code(changer.builder_.get())
 
     def _chosen(self, func: Any) -> _Chosen | None:
@@ -88,11 +84,8 @@ class MatrixProducts:
         tiles = matrix_tiles(nest.rows, nest.terms, nest.columns, self.device)
         if tiles is None or position not in constant_parameters(func):
             return None
-        try:
-            plans = make_candidates(func, self.device, TOP, constant_parameters(func)).plans
-        except RollerError:  # not planned: TVM's own schedule is no faster
-            plans = []
-        if plans and tiles.seconds * GAIN >= plans[0].ranked.seconds:
+        apart = seconds_alone(func, self.device)
+        if apart is not None and tiles.seconds * GAIN >= apart:  # not planned: TVM's own schedule is no faster
             return None
         return _Chosen(product_func(nest, tiles, self.device.units, self.emulated), tiles, position)
 
@@ -102,10 +95,7 @@ def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bo
     right = tirx.decl_buffer([3 * nest.terms * nest.columns], "uint16", "weights")
     body = MatrixKernel(tiles, nest.left_at, right, nest.stored, units, emulated).body()
     params = [right if key(p) == key(nest.right) else p for p in parameters(nest.func)]
-    attrs = {SCHEDULED: True, MATRIX: True, "tirx.noalias": True, MARKS["vector_math"]: True}
-    own = nest.func.attrs or {}
-    attrs |= {name: own[name] for name in ("target", "s_tir") if own.get(name) is not None}
-    return renew_defs(tirx.PrimFunc(params, body).with_attrs(attrs))
+    return kernel_like(nest.func, params, body, {MATRIX: True})
 
 
 @relax.expr_functor.mutator
@@ -115,8 +105,7 @@ class _Changer(relax.PyExprMutator):
     def __init__(self, mod: Any, chosen: dict[Any, _Chosen]) -> None:
         super().__init__(mod)
         self.chosen = chosen
-        self.made: dict[Any, tuple[str, MatrixTiles]] = {}
-        self._vars: dict[Any, Any] = {}
+        self.made: dict[Any, Any] = {}  # a function's variable -> that of its product on the unit
 
     def visit_call_(self, op: Any) -> Any:
         op = self.visit_expr_post_order(op)
@@ -127,8 +116,7 @@ class _Changer(relax.PyExprMutator):
         weights = array_of(arguments[chosen.weights])
         if weights is None or not is_splittable(weights):
             return op
-        if called not in self._vars:
-            var = self.builder_.add_func(chosen.func, f"{called.name_hint}_matrix")
-            self._vars[called], self.made[called] = var, (str(var.name_hint), chosen.tiles)
+        if called not in self.made:
+            self.made[called] = self.builder_.add_func(chosen.func, f"{called.name_hint}_matrix")
         arguments[chosen.weights] = relax.const(packed_weights(weights).reshape(-1), "uint16")
-        return relax.call_tir(self._vars[called], relax.Tuple(arguments), list(op.ty_args))
+        return relax.call_tir(self.made[called], relax.Tuple(arguments), list(op.ty_args))

@@ -31,6 +31,7 @@ from .callbacks import KeepCallbacks
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
 from .connected import ConnectTiles
+from .contexts import context_like
 from .database import for_other_kernels, kernels_of
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
@@ -329,12 +330,8 @@ def _taking(take: TakeHost) -> Any:
     A context of its own: what instruments of the outer one gather, they are told to finish when it ends.
     """
     outer = tvm.transform.PassContext.current()
-    config = {"tirx.use_async_copy": True, **dict(outer.config)}
-    return tvm.transform.PassContext(
-        opt_level=outer.opt_level, config=config, instruments=[*(outer.instruments or []), take.instrument],
-        required_pass=[str(name) for name in outer.required_pass],
-        disabled_pass=[str(name) for name in outer.disabled_pass],
-    )  # fmt: skip
+    instruments = [*(outer.instruments or []), take.instrument]
+    return context_like(outer, instruments, **{"tirx.use_async_copy": True})
 
 
 def _target(target: Any) -> Any:

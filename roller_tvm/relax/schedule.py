@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm.s_tir import renew_defs
 
 from ..codegen.flat import number_of
 from ..codegen.tensorir_packing import constant_parameters
@@ -245,6 +246,14 @@ def named_as(scheduled: Any, func: Any) -> Any:
         result = result.with_attr(name, value)
     # Whoever builds it in this process, has whole vectors.
     return result.with_attr(SCHEDULED, True).with_attr(MARKS["edge_vectors"], True)
+
+
+def kernel_like(func: Any, params: Sequence[Any], body: Any, marks: Mapping[str, Any]) -> Any:
+    """Return a kernel that is planned elsewhere, in the place of `func`, for whose target it is."""
+    own = func.attrs or {}
+    kept = {name: own[name] for name in ("target", "s_tir") if own.get(name) is not None}
+    attrs = {SCHEDULED: True, "tirx.noalias": True, **marks, **kept}
+    return renew_defs(tvm.tirx.PrimFunc(list(params), body).with_attrs(attrs))
 
 
 class Function:

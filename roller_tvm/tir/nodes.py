@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -305,7 +305,7 @@ def _elsewhere(stores: tuple[Any, ...], axes: list[Any]) -> str:
     for store in stores:
         shape, places = list(store.buffer.shape), list(store.indices)
         plain = len(places) == len(axes) and all(
-            _is_axis(index, axis) and _same(axis.dom.extent, extent)
+            is_axis(index, axis) and _same(axis.dom.extent, extent)
             for index, axis, extent in zip(places, axes, shape, strict=False)
         )
         if not plain:
@@ -315,7 +315,23 @@ def _elsewhere(stores: tuple[Any, ...], axes: list[Any]) -> str:
     return ""
 
 
-def _is_axis(index: Any, axis: Any) -> bool:
+def digits(number: Any, extents: Sequence[int]) -> list[Any]:
+    """Return the indices of the element of that number, row by row, of a tensor of some extents.
+
+    Examples
+    --------
+    >>> digits(7, (2, 1, 4))
+    [1, 0, 3]
+    """
+    found, all_, below = [], prod(extents), prod(extents)
+    for extent in extents:
+        below //= extent
+        digit = number // below if below > 1 else number
+        found.append(0 if extent == 1 else digit % extent if extent * below < all_ else digit)
+    return found
+
+
+def is_axis(index: Any, axis: Any) -> bool:
     """Return whether an index is an axis itself, or the only point of an axis of extent 1."""
     return key(index) == key(axis.var) or (_is_zero(index) and getattr(axis.dom.extent, "value", None) == 1)
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from .nodes import Nest, access_of, key, nests, parameters
+from .nodes import Nest, access_of, digits, is_axis, key, nests, parameters
 from .open_axes import number
 
 #: Nodes of the expression that is stored, at most: a value that is read twice stands in it twice.
@@ -53,12 +53,7 @@ class ProductNest:
 
     def places(self, row: Any, column: Any) -> list[Any]:
         """Return the indices of an element of the result."""
-        found, below = [], self.rows
-        for extent in self.extents[:-1]:
-            below //= extent
-            digit = row // below if below > 1 else row
-            found.append(0 if extent == 1 else digit % extent if extent * below < self.rows else digit)
-        return [*found, column]
+        return [*digits(row, self.extents[:-1]), column]
 
     def left_at(self, row: Any, term: Any) -> Any:
         """Return an element of the left operand."""
@@ -101,9 +96,9 @@ def product_nest(func: Any) -> ProductNest | None:
     if operands is None:
         return None
     (left, left_at), (right, right_at) = operands
-    axes = [iv.var for iv, _ in anchor.spatial]
-    k, terms = anchor.reduce[0][0].var, number(anchor.reduce[0][0].dom.extent)
-    plain = _same(left_at, [*axes[:-1], k], [*sizes[:-1], None]) and _same(right_at, [k, axes[-1]], [None, None])
+    axes, k = [axis for axis, _ in anchor.spatial], anchor.reduce[0][0]
+    terms = number(k.dom.extent)
+    plain = _are_axes(left_at, [*axes[:-1], k]) and _are_axes(right_at, [k, axes[-1]])
     given = {key(p) for p in params}
     result = anchor.stores[0].buffer
     tensors = [left, right, result]
@@ -117,7 +112,7 @@ def product_nest(func: Any) -> ProductNest | None:
     for nest in followers:
         if nest.reduce or nest.elsewhere or len(nest.stores) != 1 or _sizes(nest) != sizes:
             return None
-        if not _reads_plainly(nest, stages, sizes):
+        if not _reads_plainly(nest, stages):
             return None
         stages.add(key(nest.stores[0].buffer))
     out = followers[-1].stores[0].buffer if followers else result
@@ -144,24 +139,21 @@ def _operands(anchor: Nest) -> tuple[tuple[Any, list[Any]], tuple[Any, list[Any]
     return left, right
 
 
-def _same(places: Sequence[Any], axes: Sequence[Any], sizes: Sequence[int | None]) -> bool:
-    """Return whether indices are these axes; the only place of an axis of extent 1 may be 0."""
-    return len(places) == len(axes) and all(
-        key(place) == key(axis) or (size == 1 and number(place) == 0)
-        for place, axis, size in zip(places, axes, sizes, strict=True)
-    )
+def _are_axes(places: Sequence[Any], axes: Sequence[Any]) -> bool:
+    """Return whether indices are these axes, in order."""
+    return len(places) == len(axes) and all(map(is_axis, places, axes))
 
 
-def _reads_plainly(nest: Nest, stages: set[int], sizes: Sequence[int]) -> bool:
+def _reads_plainly(nest: Nest, stages: set[int]) -> bool:
     """Return whether a stage reads of the stages before it the element that it stores, and no more."""
     import tvm_ffi
     from tvm import ir
 
     reads: list[Any] = []
     tvm_ffi.structural_walk(nest.value_of(nest.stores[0]), (ir.TensorLoad, reads.append))
-    axes = [iv.var for iv, _ in nest.spatial]
+    axes = [axis for axis, _ in nest.spatial]
     own = [load for load in reads if key(load.source) in stages]
-    return bool(own) and all(_same(list(load.indices), axes, sizes) for load in own)
+    return bool(own) and all(_are_axes(list(load.indices), axes) for load in own)
 
 
 def _at(value: Any, axes: Mapping[int, Any], known: Mapping[int, Any]) -> Any:

@@ -13,10 +13,15 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.recurrences.cell import Cell, Recurrence, activations  # noqa: E402
 from roller_tvm.recurrences.kernel import tensor_shapes  # noqa: E402
 from roller_tvm.recurrences.tiles import Tiles, candidates, plain_tiles, plan, units_of  # noqa: E402
-from roller_tvm.recurrences.weights import in_other_blocks, of_state, prepared  # noqa: E402
+from roller_tvm.recurrences.weights import in_other_blocks, prepared  # noqa: E402
 from roller_tvm.relax.recurrent import prim_func  # noqa: E402
 
 from .reference import random_weights, reference  # noqa: E402
+
+
+def of_state(array, units):
+    """A state [..., hidden] with zeros for units that are none."""
+    return np.pad(array, [*[(0, 0)] * (array.ndim - 1), (0, units - array.shape[-1])])
 
 
 def built(layer, tiles):

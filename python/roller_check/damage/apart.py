@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
-import sys
+import tempfile
 import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from . import run as plain
 from .readers import Reader
 from .rules import damaged
-from .run import LIMIT_S, Tally
+from .run import LIMIT_S, Tally, outcomes
 
 #: Seconds after which the process is killed: a reader that is Python alone has ended itself before.
 KILL_S = LIMIT_S + 5
@@ -43,31 +42,23 @@ def run_apart(reader: Reader, seeds: range, tally: Tally, until: float = float("
         if left and time.monotonic() < until:
             seed = left.pop(0)
             rule, _ = damaged(whole, seed, reader.more)
-            tally.inputs += 1
             kind = "hang" if status == -signal.SIGKILL else "signal"
             text = f"more than {KILL_S:g} s" if kind == "hang" else f"the process ended with {status}"
-            tally.faults.append({"kind": kind, "seed": seed, "rule": rule, "text": text})
+            tally.count(seed, rule, kind, text)
     return tally
 
 
 def _child(reader: Reader, whole: bytes, seeds: list[int], pipe: Connection, until: float) -> None:
     """Read damaged inputs and send what became of each; never returns."""
-    import tempfile
-    from pathlib import Path
-
     try:
         log = os.open(os.devnull, os.O_WRONLY)
         os.dup2(log, 1)
         os.dup2(log, 2)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"damaged{reader.suffix}")
-            for seed in seeds:
-                if time.monotonic() > until:
-                    break
-                rule, data = damaged(whole, seed, reader.more)
-                kind, text = plain.tried(reader, path, data)
-                pipe.send_bytes(pickle.dumps((seed, rule, kind, text)))
-        pipe.send_bytes(pickle.dumps(None))
+            for told in outcomes(reader, whole, path, seeds, until):
+                pipe.send(told)
+        pipe.send(None)
     finally:
         os._exit(0)
 
@@ -80,7 +71,7 @@ def _collected(pipe: Connection, tally: Tally) -> int | None:
         if not ready:
             return count
         try:
-            told = pickle.loads(pipe.recv_bytes())  # from our own fork
+            told = pipe.recv()  # from our own fork
         except EOFError:
             return count
         if told is None:
@@ -98,5 +89,4 @@ def _ended(pid: int) -> int:
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    sys.stdout.flush()
     return -signal.SIGKILL

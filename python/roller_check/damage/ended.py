@@ -151,10 +151,7 @@ class Ended:
 
     def cpu_s(self) -> float:
         """Return the processor's seconds of the process, all threads."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-            return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+        return sum(map(int, _stat(self.pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def said(self) -> str:
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
@@ -177,11 +174,16 @@ def _processes() -> list[int]:
 
 
 def _session(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[3]) if fields and fields[0] != "Z" else -1
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of a process's /proc/PID/stat from its state on; none if it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[3]) if fields[0] != "Z" else -1
-    except (OSError, ValueError, IndexError):
-        return -1
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def point(name: str, how: str, seed: int, whole_s: float) -> str:

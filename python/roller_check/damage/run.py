@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,13 +114,20 @@ def run(name: str, seeds: range, tally: Tally | None = None, until: float = floa
         kind, text = tried(reader, path, whole)
         if kind not in ("read", "refused"):
             raise AssertionError(f"{name}: the whole file: {kind}: {text}")
-        for seed in seeds:
-            if time.monotonic() > until:
-                break
-            rule, data = damaged(whole, seed, reader.more)
-            kind, text = tried(reader, path, data)
-            tally.count(seed, rule, kind, text)
+        for told in outcomes(reader, whole, path, seeds, until):
+            tally.count(*told)
     return tally
+
+
+def outcomes(
+    reader: Reader, whole: bytes, path: Path, seeds: Iterable[int], until: float
+) -> Iterator[tuple[int, str, str, str]]:
+    """Damage a reader's file by each seed until a time of the monotonic clock; yield seed, rule, kind and text."""
+    for seed in seeds:
+        if time.monotonic() > until:
+            return
+        rule, data = damaged(whole, seed, reader.more)
+        yield seed, rule, *tried(reader, path, data)
 
 
 def load(path: Path) -> dict[str, Tally]:

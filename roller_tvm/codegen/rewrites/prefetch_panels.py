@@ -19,7 +19,7 @@ from math import ceil, prod
 from typing import Any
 
 from ...device.known import estimate
-from ..dialect import Dialect
+from ..dialect import SECOND_LEVEL, Dialect
 from ..flat import (
     PARALLEL,
     Memory,
@@ -38,8 +38,6 @@ from ..flat import (
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
 _BITS_OF_A_BYTE = 8
-#: Arguments of LLVM's prefetch: for reading, kept in the second level of cache, data.
-_READ, _SECOND_LEVEL, _DATA = 0, 2, 1
 
 
 @dataclass(frozen=True)
@@ -207,9 +205,8 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
             moved[hash(loop.loop_var)] = loop.loop_var, stride
         index = Sum(reads.start.number + ahead.shift, moved)
         for n in range(ahead.lines):
-            address = tir.address_of(tir.BufferLoad(reads.buffer, [index.plus(Sum(n * line)).expression(tir)]))
-            call = dialect.prefetch(address, *(tir.const(flag, "int32") for flag in (_READ, _SECOND_LEVEL, _DATA)))
-            asked.setdefault(hash(reads.loops[-1].loop_var), []).append(tir.Evaluate(call))
+            ask = dialect.asking(reads.buffer, index.plus(Sum(n * line)).expression(tir), SECOND_LEVEL)
+            asked.setdefault(hash(reads.loops[-1].loop_var), []).append(ask)
     if not asked:
         return func
 
