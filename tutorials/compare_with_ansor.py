@@ -3,8 +3,8 @@ Compare with Ansor
 ==================
 
 ``roller-tvm compare`` runs tuners side by side on the operators that you name, times what they found in turns in
-one process, and says how many times as long the others tuned and their kernels take. Here Ansor has one trial, so
-that this takes a minute or two on two cores: what is shown is how, not how much. A real comparison gives Ansor 1000
+one process, and says how many times as long the others tuned and their kernels take. Here Ansor has two trials, its
+least, so that this takes a minute or two on two cores: the way, not the figures. A real comparison gives Ansor 1000
 trials an operator (``--tuners roller:1,roller,ansor:1000``), which takes hours, and may be interrupted.
 
 Run it with ``python tutorials/compare_with_ansor.py``. Ansor learns with xgboost; without it
@@ -12,6 +12,7 @@ Run it with ``python tutorials/compare_with_ansor.py``. Ansor learns with xgboos
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -39,7 +40,7 @@ suite.write_text("id,operator,params,group\nsmall,matmul,m=32 n=48 k=64,products
 
 out = folder / "comparison"
 words = ["compare", "--line", "relay", "--suite", str(suite), "--output", str(out)]
-assert main([*words, "--tuners", "roller:1,untuned,ansor:1"]) == 0
+assert main([*words, "--tuners", "roller:1,untuned,ansor:2"]) == 0
 
 # %%
 # Go on
@@ -49,7 +50,7 @@ assert main([*words, "--tuners", "roller:1,untuned,ansor:1"]) == 0
 # does only Roller's part anew. ``results.jsonl`` alone is enough for that, on another day and in another folder:
 # kernels are built again from the schedules that it holds.
 
-assert main([*words, "--tuners", "roller:1,roller:4,untuned,ansor:1"]) == 0
+assert main([*words, "--tuners", "roller:1,roller:4,untuned,ansor:2"]) == 0
 
 # %%
 # Read it
@@ -62,7 +63,8 @@ report = json.loads((out / "results.json").read_text())
 (case,) = report["cases"]
 for result in case["results"]:
     if result["seconds"] is None:
-        print(f"{result['tuner']:<10} {result['status']}: {result['reason']}")
+        # On a loaded machine all of few trials may run out of time.
+        print(f"{result['tuner']:<10} has no kernel ({result['status']}): {result['reason']}")
         continue
     print(f"{result['tuner']:<10} tuned {result['tune_s']:7.2f} s, its kernel takes {result['seconds'] * 1e6:7.2f} us,"
           f" {result['ratio']:.2f} times as long as {report['base']}'s: {result['tiles']}")  # fmt: skip
@@ -79,6 +81,8 @@ for line in (out / "results.jsonl").read_text().splitlines():
     found = json.loads(line)["value"]
     if found.get("schedule", "").startswith("{"):
         winners[found["tuner"]] = auto_scheduler.measure_record.load_record_from_string(found["schedule"])[0]
+if not winners:
+    sys.exit("no tuner has a record: the reasons stand above")
 keys = {measured.task.workload_key for measured in winners.values()}
 assert len(keys) == 1, keys
 print(f"{' and '.join(winners)} scheduled the same computation, and their answers agree")

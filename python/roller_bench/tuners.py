@@ -24,6 +24,8 @@ class Kind:
         Kinds of devices that it supports.
     of : tuple of str
         'operator' if it takes single operators and a model's tasks, 'model' if it takes whole models.
+    least : int
+        Least number of kernels that it measures.
     """
 
     title: str
@@ -31,6 +33,7 @@ class Kind:
     trials: int | None = None
     kinds: tuple[str, ...] = ("cpu", "gpu")
     of: tuple[str, ...] = ("operator", "model")
+    least: int = 1
 
 
 #: Tuner of the baseline -> objective of its cost model (``baseline.online.OBJECTIVES``).
@@ -41,7 +44,8 @@ KINDS = {
     "untuned": Kind("TVM untuned", ("relay", "relax")),
     "dlight": Kind("dlight", ("relax",), None, ("gpu",), _OPERATOR),
     "autotvm": Kind("AutoTVM", ("relay",), 64, of=_OPERATOR),
-    "ansor": Kind("Ansor", ("relay",), 64),
+    # Ansor takes one trial for none: TVM's SketchPolicy then returns a schedule that nothing has measured.
+    "ansor": Kind("Ansor", ("relay",), 64, least=2),
     "metaschedule": Kind("MetaSchedule", ("relax",), 64),
     "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
     "xgbregression": Kind("XGBoost (regression) over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
@@ -85,8 +89,8 @@ class Tuner:
             return cls(name)
         usual = kind.trials if trials is None or name == "roller" else trials
         count = int(match[2]) if match[2] else usual
-        if count < 1:
-            raise UsageError(f"{name} needs at least one trial", "--tuners", f"write {name}:{kind.trials}")
+        if count < kind.least:
+            raise UsageError(f"{name} needs {kind.least} or more trials", "--tuners", f"write {name}:{kind.trials}")
         return cls(name, count)
 
     @property

@@ -20,8 +20,9 @@ def known_cpus(target: Any) -> list[str]:
     ask = tvm.get_global_func(_ASK, True)
     if ask is None:
         return []
-    try:
-        return sorted(str(name) for name in ask(target))
+    triple = str(target.attrs.get("mtriple", "") or "")
+    try:  # without its mcpu: about an unknown one LLVM would print an error of its own
+        return sorted(str(name) for name in ask(tvm.target.Target(f"llvm -mtriple={triple}" if triple else "llvm")))
     except (tvm.TVMError, TypeError):  # an earlier signature, or an architecture that this LLVM has not
         return []
 

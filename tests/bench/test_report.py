@@ -36,6 +36,12 @@ FIRST, SECOND, THIRD = (
 )  # fmt: skip
 
 
+def test_ansor_measures_nothing_with_a_single_trial():
+    assert Tuner.parse("ansor:2").trials == 2 and Tuner.parse("roller:1").trials == 1
+    with pytest.raises(UsageError, match="ansor needs 2 or more trials"):
+        Tuner.parse("ansor:1")
+
+
 @pytest.fixture
 def report(tmp_path):
     """Roller is twice as fast as Ansor on the first case, half as fast on the second; the third nobody can do."""
