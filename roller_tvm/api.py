@@ -227,7 +227,7 @@ class Model:
 
         Returns
         -------
-        explore.report.ExploreResult or Serving
+        explore.result.ExploreResult or Serving
             The result prints as a table. With `online` its `result` is that, and its `stop` ends it.
 
         Raises

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import UsageError
-from .explore.report import ExploreResult
+from .explore.result import ExploreResult
 from .explore.running import Exploration
 from .folders import work_folder
 from .models.arguments import Signature

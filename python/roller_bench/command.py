@@ -108,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace, request: Any) -> int:
     from roller_bench.cases import choose, load_suite
+    from roller_bench.comparison import make_report, to_json
     from roller_bench.page import write
     from roller_bench.pictures import pictures
-    from roller_bench.report import make_report, to_json
     from roller_bench.run import Comparison
     from roller_bench.tables import progress_line, text
 

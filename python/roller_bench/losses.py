@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from roller_bench.cases import WHOLE
-from roller_bench.report import Cell, Report, Row
+from roller_bench.comparison import Cell, Report, Row
 from roller_bench.task import OURS
 from roller_tvm.tuning.results import duration
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
+from roller_bench.comparison import Report, json_text, to_csv
 from roller_bench.losses import explain
-from roller_bench.report import Report, json_text, to_csv
 from roller_bench.tables import markdown, text
 
 STYLE = """

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from roller_bench.comparison import Report
 from roller_bench.machine import same
-from roller_bench.report import Report
 from roller_tvm.errors import UsageError
 from roller_tvm.stats import at_time, geomean
 from roller_tvm.tuning.results import duration

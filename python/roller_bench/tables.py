@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from roller_bench.cases import Case
+from roller_bench.comparison import Cell, Report, Row
 from roller_bench.machine import place
-from roller_bench.report import Cell, Report, Row
 from roller_bench.tuners import KINDS, Tuner
 from roller_tvm.stats import geomean
 from roller_tvm.tuning.results import duration, si
@@ -193,7 +193,7 @@ def _ratio(row: Row, tuner: Tuner) -> str:
     return NONE if cell is None else times(cell.ratio, "")
 
 
-def side_by_side(reports: Mapping[str, Report]) -> str:
+def table_of_lines(reports: Mapping[str, Report]) -> str:
     """Return kernel times over Roller's on each line, and tuning times, as a table; '' if nothing is timed.
 
     Losses are bold, except those of searches over Roller's space that ended at its own plan.

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explore; 0 if it ended, also before all was tried."""
-    from roller_tvm.explore.report import live_table
+    from roller_tvm.explore.result import live_table
 
     for name in ("top", "budget", "runs"):
         value = getattr(args, name)

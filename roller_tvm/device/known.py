@@ -12,7 +12,7 @@ from roller_tvm.device.quantity import read_quantity
 #: File -> table -> key -> dimension of its unit.
 DIMENSIONS = {
     "_cpu": {"estimate": {
-        "side_by_side_gain": "ratio", "clock": "frequency", "fma_per_cycle": "fma", "fma_latency": "cycles",
+        "least_gain": "ratio", "clock": "frequency", "fma_per_cycle": "fma", "fma_latency": "cycles",
         "reorder_window": "instructions", "stores_per_cycle": "issue", "page": "size", "page_walk": "cycles",
         "l1_bandwidth": "loads", "l2_bandwidth": "bandwidth", "l3_bandwidth": "bandwidth",
         "dram_bandwidth": "bandwidth", "l1_latency": "cycles", "l2_latency": "cycles", "l3_latency": "cycles",

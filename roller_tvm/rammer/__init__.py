@@ -2,9 +2,9 @@
 
 from .dependences import Dependences, Need
 from .draw import draw
+from .fused_model import explain_fusion
 from .fusion_plan import FusionPlan, Part
 from .partition import Node, Step, convex_parts
-from .report import explain_fusion
 from .rkernels import planned_rkernels, rkernel, rkernels, roperator
 from .roperator import DataFlowGraph, Edge, Phase, RKernel, ROperator
 from .rtask import RTask, Tiling

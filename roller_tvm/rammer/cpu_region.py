@@ -39,7 +39,7 @@ def plan_regions(
     """Plan the operators of each wave in as few parallel regions as are predicted to pay.
 
     An operator joins the group with which the region gains the most, if the gain exceeds the model's error
-    (``side_by_side_gain``, a share of the time of both); else it stays on its own.
+    (``least_gain``, a share of the time of both); else it stays on its own.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def plan_regions(
 
 def _groups(wave: Sequence[ROperator], device: DeviceSpec) -> list[list[ROperator]]:
     """Return the operators of a wave in groups to run side by side; the longest operators are placed first."""
-    least = estimate("side_by_side_gain")
+    least = estimate("least_gain")
     groups: list[tuple[float, list[ROperator]]] = []
     for operator in sorted(wave, key=lambda o: -region_seconds([o.fastest], device)):
         single = region_seconds([operator.fastest], device)

@@ -14,10 +14,10 @@ from typing import Any
 from ..errors import BadInput, RollerError, UnsupportedOperator, last_line
 from .cuda_functions import CannotFuse
 from .functions import Call, Functions, call_graph
+from .fused_model import FusedRegion
 from .fusion_plan import FusionPlan, Part
 from .makers import Maker
 from .partition import Node, convex_parts, divided
-from .report import FusedRegion
 
 
 @dataclass(frozen=True)

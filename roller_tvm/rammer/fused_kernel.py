@@ -135,7 +135,7 @@ def fuse(
     static = spec.limits.shared_per_block_bytes
     large = any(s.launch.dynamic_shared for s in made.steps) or (static is not None and made.arena > static)
     dynamic = made.arena if dialect.dynamic_arena and large else 0
-    body = _persistent(made, program, dynamic, bounds) if bounds else _side_by_side(made, dynamic)
+    body = _persistent(made, program, dynamic, bounds) if bounds else _block_ranges(made, dynamic)
     grid = program.used if made.waits else sum(prod(s.launch.grid) for s in made.steps)
     parameters, between = made.interface
     arguments = tuple(spec.name for spec in (*parameters, *between))
@@ -335,7 +335,7 @@ def _run(made: _Made, number: int, block: str, lane: str = "rammer_t") -> str:
     return f"{guard}{step.name}({call});"
 
 
-def _side_by_side(made: _Made, dynamic: int) -> str:
+def _block_ranges(made: _Made, dynamic: int) -> str:
     """Return the source in which blocks of one kernel follow those of another, and none waits."""
     lines, first, own = [], 0, made.dialect.block
     for number, step in enumerate(made.steps):

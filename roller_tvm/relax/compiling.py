@@ -92,11 +92,11 @@ class _Kernels:
             return
         if find_compiler() is None:
             tell_of_no_compiler()
-            self.loaded = side_by_side(partial(_in_memory, attrs, target), list(functions.items()), told)
+            self.loaded = on_all_cores(partial(_in_memory, attrs, target), list(functions.items()), told)
             self.exported = self.loaded
             return
         with work_folder() as folder:
-            objects = side_by_side(partial(object_of, attrs, target), list(functions.items()), told)
+            objects = on_all_cores(partial(object_of, attrs, target), list(functions.items()), told)
             paths = [str(Path(folder, f"{number}.o")) for number in range(len(objects))]
             for path, content in zip(paths, objects, strict=True):
                 Path(path).write_bytes(content)
@@ -142,7 +142,7 @@ def _settings() -> str | None:
     return str((context.opt_level, config, *lists))
 
 
-def side_by_side(
+def on_all_cores(
     made: Callable[..., Any], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
 ) -> list[Any]:
     """Make something of kernels on all cores, in the PassContext of this thread; return the results in order."""

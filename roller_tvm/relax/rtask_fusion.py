@@ -19,8 +19,8 @@ from ..rammer import Part, check_choices, explain_fusion
 from ..rammer.functions import Call
 from ..rammer.fuse import Fuser
 from ..rammer.fused_kernel import FusedKernel
+from ..rammer.fused_model import ModelFusion
 from ..rammer.makers import KernelMaker, Maker
-from ..rammer.report import ModelFusion
 from ..rammer.without_spills import without_spills
 from ..tir.nodes import key
 from .dataflow import Block, read_blocks, type_bytes, type_of
@@ -40,7 +40,7 @@ class Fusion(ModelFusion):
     Parameters
     ----------
     device, regions, outside
-        See `rammer.report.ModelFusion`.
+        See `rammer.fused_model.ModelFusion`.
     kernels : dict
         Function -> its `FusedKernel`, for a GPU.
     seconds : float

@@ -22,7 +22,7 @@ from tvm.support import cc
 from ..errors import MeasureError
 from ..explore.dispatch import SITE, Site, Table, Variant, source
 from ..tuning.supervise import last_line
-from .compiling import Compiled, object_of, side_by_side
+from .compiling import Compiled, object_of, on_all_cores
 from .concat_in_place import PLACES
 from .constants import array_of
 from .modules import is_prim_func, with_functions
@@ -284,7 +284,7 @@ def _compiled(
         return path, ""
 
     named = [(tvm.ir.GlobalVar(name), func.with_attr("global_symbol", name)) for name, func in kernels.items()]
-    return dict(zip(kernels, side_by_side(made, named, lambda step: None), strict=True))
+    return dict(zip(kernels, on_all_cores(made, named, lambda step: None), strict=True))
 
 
 def write_object(var: Any, func: Any, attrs: Any, target: Any, path: str) -> None:

@@ -15,8 +15,8 @@ from roller_tvm.device import DeviceSpec
 from roller_tvm.rammer import FusionPlan, Part, check_choices, explain_fusion
 from roller_tvm.rammer.functions import Call
 from roller_tvm.rammer.fuse import CallGraph, Fuser
+from roller_tvm.rammer.fused_model import FusedRegion, ModelFusion
 from roller_tvm.rammer.makers import KernelMaker, Maker, RegionMaker
-from roller_tvm.rammer.report import FusedRegion, ModelFusion
 from roller_tvm.rammer.without_spills import without_spills
 from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, as_graph, without_copies
 from roller_tvm.relay.folding import shared_constant_kernels

@@ -62,7 +62,7 @@ class RegionFunctions(RelayFunctions):
             return ""
         reading = read_te(list(program.tensors), constants=free)
         packed = plan_cache().construct(reading.expression, self.device, 1).best.seconds
-        if packed < seconds * (1 - estimate("side_by_side_gain")):
+        if packed < seconds * (1 - estimate("least_gain")):
             return (f"with its weights packed it takes {packed * 1e6:.1f} us, {seconds * 1e6:.1f} us without, "
                     "and relay.build packs those of its own functions alone")
         return ""

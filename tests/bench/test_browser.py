@@ -12,7 +12,7 @@ from roller_bench.losses import explain
 from roller_bench.page import page
 from roller_bench.pictures import colours, pictures
 
-from .test_report import report  # noqa: F401 - the fixture
+from .test_comparison import report  # noqa: F401 - the fixture
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 pytest.importorskip("matplotlib")

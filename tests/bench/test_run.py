@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from roller_bench.cases import Case
+from roller_bench.comparison import make_report
 from roller_bench.machine import commit
-from roller_bench.report import make_report
 from roller_bench.results import Prepared, Results, Tuned
 from roller_bench.run import PROCESSES, ROUNDS, Comparison, Request
 from roller_bench.task import write_task

@@ -12,7 +12,7 @@ import pytest
 
 from roller_bench import latency, peers_graph, running, whole
 from roller_bench.cases import Case
-from roller_bench.report import make_report, to_csv
+from roller_bench.comparison import make_report, to_csv
 from roller_bench.run import Comparison, Request
 from roller_bench.running import Runnable, keep_inputs, relative_error
 from roller_bench.tables import text

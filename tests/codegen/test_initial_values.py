@@ -89,7 +89,7 @@ def test_what_could_tell_stays(told):
     assert with_initial_values_first(sums(**told)[2], dialect_here()) is None
 
 
-def side_by_side(second, reads=None):
+def independent(second, reads=None):
     """Two unrolled rows of four sums each, of which the second begins at `second`.
 
     With `reads` it is in memory of its own, and the first row's work reads from there on what lies there.
@@ -110,7 +110,7 @@ def side_by_side(second, reads=None):
 
 @pytest.mark.parametrize("second", [4, 9])
 def test_rows_of_an_unrolled_loop_are_set_before_it(second):
-    a, c, body = side_by_side(second)
+    a, c, body = independent(second)
     made = with_initial_values_first(body, dialect_here())
     assert type(made).__name__ == "SeqStmt" and "k == 0" not in str(made)
     (before, given), (after, _) = answer(a, c, body), answer(a, c, made)
@@ -122,5 +122,5 @@ def test_rows_of_an_unrolled_loop_are_set_before_it(second):
 
 @pytest.mark.parametrize(("second", "reads"), [(0, None), (3, None), (4, 3), (4, 7)])
 def test_rows_that_touch_what_a_later_one_sets_stay(second, reads):
-    assert with_initial_values_first(side_by_side(4, 9)[2], dialect_here()) is not None, "where it is not touched"
-    assert with_initial_values_first(side_by_side(second, reads)[2], dialect_here()) is None
+    assert with_initial_values_first(independent(4, 9)[2], dialect_here()) is not None, "where it is not touched"
+    assert with_initial_values_first(independent(second, reads)[2], dialect_here()) is None

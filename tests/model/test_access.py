@@ -55,9 +55,9 @@ def test_bank_conflicts_of_shared_reads():
     def cycles(kernel, number):
         return read_cycles(StagedTable.of([kernel]), number, 32, np.array([1]))[0]
 
-    side_by_side = product(thread=(8, 1, 1), block=(64, 64, 16))
-    assert cycles(side_by_side, 1) == 1.0  # lanes read neighbours of B
-    assert cycles(side_by_side, 0) == 1.0  # and one element of A
+    neighbours = product(thread=(8, 1, 1), block=(64, 64, 16))
+    assert cycles(neighbours, 1) == 1.0  # lanes read neighbours of B
+    assert cycles(neighbours, 0) == 1.0  # and one element of A
     # Rows of A are 32 elements long: lanes down a column meet in one bank, unless rows are padded.
     down = product(block=(256, 8, 32), thread=(8, 8, 1))
     assert cycles(down, 0) == 32.0

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from roller_bench.replay.file_report import JUDGED
 from roller_bench.replay.judge import overall
 from roller_bench.replay.replay import FIRST, Predictions, replay_file
-from roller_bench.replay.report import JUDGED
 from roller_tvm.device import load_device
 
 FOLDERS = (Path(__file__).parents[2] / "shared", Path(__file__).parents[3] / "shared")

@@ -13,12 +13,12 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from roller_bench.cases import Case, choose, load_suite
+from roller_bench.comparison import make_report
 from roller_bench.figures import LEFT, ROOT, names
 from roller_bench.machine import commit
-from roller_bench.report import make_report
 from roller_bench.results import Results
 from roller_bench.run import TIMES
-from roller_bench.tables import side_by_side
+from roller_bench.tables import table_of_lines
 from roller_bench.tuners import Tuner
 from roller_tvm.errors import BadInput, MeasureError
 from roller_tvm.tuning.lifeline import tie_to_parent
@@ -126,7 +126,7 @@ def write_both(args: argparse.Namespace) -> None:
     for line in TUNERS:
         results = Results(args.folder / line / "results.jsonl")
         reports[line] = make_report(results, cases, tuple(map(Tuner.parse, labels(args, line))), "")
-    if table := side_by_side(reports):
+    if table := table_of_lines(reports):
         (args.folder / "lines.md").write_text(table)
 
 

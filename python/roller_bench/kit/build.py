@@ -43,7 +43,7 @@ from roller_tvm.roller.rprogram import Plan
 #: Extra plans constructed to replace those that are left out.
 SPARE = 4
 #: Modules of the kit's processes.
-_RUN = ("run", "worker", "torch_side", "report", "plot")
+_RUN = ("run", "worker", "torch_side", "results_text", "plot")
 
 
 def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:

@@ -92,7 +92,7 @@ def keep_older(out: Path) -> None:
 def finish(results: dict, out: Path) -> int:
     """Write table and plot; return the exit code."""
     from roller_bench.kit.plot import plot
-    from roller_bench.kit.report import figures, report
+    from roller_bench.kit.results_text import figures, report
     from roller_bench.kit.run import NO_DEVICE
     from roller_tvm.errors import WrongAnswer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roller_bench.kit.report import family, timed, torch_us
+from roller_bench.kit.results_text import family, timed, torch_us
 from roller_tvm.svg import COLOURS, Drawing, Mark, beside
 
 SIZE, MARGIN, LEGEND = 420, 60, 24

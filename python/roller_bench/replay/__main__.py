@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 from roller_bench.learned import available
+from roller_bench.replay.file_report import JUDGED, add_learned, report_file, summary
 from roller_bench.replay.judge import Figures, overall
 from roller_bench.replay.records import find_files
 from roller_bench.replay.replay import FIRST, Predictions, Replayed, replay_file
-from roller_bench.replay.report import JUDGED, add_learned, report_file, summary
 from roller_tvm.device import load_device
 from roller_tvm.micro_perf.effects import ALL, EFFECTS
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from roller_bench.learned import available
 from roller_bench.replay.databases import apart
+from roller_bench.replay.file_report import FileReport, add_learned, report_file, summary, text
 from roller_bench.replay.plot import scatter
 from roller_bench.replay.records import find_files
 from roller_bench.replay.replay import FIRST, Predictions, Replayed, WorkloadOf, named_workload, replay_file
-from roller_bench.replay.report import FileReport, add_learned, report_file, summary, text
 from roller_tvm.cli.model import LAYOUTS, say
 from roller_tvm.device import DeviceSpec, known_devices, load_device
 from roller_tvm.errors import BadInput, UsageError, cannot_write

@@ -136,10 +136,10 @@ class _Apart:
             return _Parts(first, rest, made.counters)
         counters = self._sets(part, after, inside)
         if counters is None:
-            return self._side_by_side(every, inside)
+            return self._independent(every, inside)
         return _Parts(in_order([*names, part.then_case], tir), in_order([*names, *after], tir), counters)
 
-    def _side_by_side(self, every: list[Any], inside: dict[int, int]) -> _Parts | None:
+    def _independent(self, every: list[Any], inside: dict[int, int]) -> _Parts | None:
         """Return both parts of statements that each set values of their own, as an unrolled loop leaves them."""
         first: list[Any] = []
         rest: list[Any] = []

@@ -1,4 +1,4 @@
-"""The live table of an exploration, its result, and the picture of its convergence."""
+"""The table of an exploration while it runs, its result, and the picture of its convergence."""
 
 from __future__ import annotations
 
