@@ -143,6 +143,12 @@ class DiskCache:
             if db is not None:
                 db.execute("DELETE FROM kept WHERE key = ?", (key,))
 
+    @property
+    def works(self) -> bool:
+        """Return whether the file can be used, as far as is known."""
+        with self._connection() as db:
+            return db is not None
+
     def contents(self) -> Contents:
         """Return the number of entries and the size."""
         entries = others = 0

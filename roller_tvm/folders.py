@@ -275,6 +275,12 @@ def check_space(*more: Path) -> None:
                 raise DiskFull(what, str(folder), remedy)
 
 
+def leave_temporary_folder() -> None:
+    """Remove this process's temporary folder: of a fork, which ends without another word."""
+    if _made is not None:
+        _remove(_made[0], _made[2])
+
+
 def _remove(process: int, folder: Path) -> None:
     if process == os.getpid():  # a forked child has its own
         shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,7 @@ from tvm.support import cc
 
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import work_folder
+from ..forks import may_fork, shared
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .contexts import context_like
 from .modules import is_prim_func
@@ -96,13 +97,28 @@ class _Kernels:
             self.exported = self.loaded
             return
         with work_folder() as folder:
-            objects = on_all_cores(partial(object_of, attrs, target), list(functions.items()), told)
+            objects = _objects(attrs, target, list(functions.items()), told)
             paths = [str(Path(folder, f"{number}.o")) for number in range(len(objects))]
             for path, content in zip(paths, objects, strict=True):
                 Path(path).write_bytes(content)
             cc.create_shared(library := str(Path(folder, "kernels.so")), paths)
             self.loaded = [tvm.runtime.load_module(library)]
             self.exported = [tvm.runtime.load_static_library(path, []) for path in paths]
+
+
+def _objects(
+    attrs: Any, target: Any, kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
+) -> list[bytes]:
+    """Return the object files of kernels; forks are quicker than threads, which wait for each other in our rewrites."""
+    cache = kernel_cache()
+    if not may_fork(cache) or _settings() is None:
+        return on_all_cores(partial(object_of, attrs, target), kernels, told)
+
+    def one(kernel: tuple[Any, Any]) -> bytes:
+        told(f"compile {kernel[0].name_hint}")
+        return object_of(attrs, target, *kernel)
+
+    return shared(one, kernels, cache)
 
 
 def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:

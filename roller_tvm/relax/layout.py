@@ -115,6 +115,7 @@ def _best(
     convs.visit_expr(func)
     if not convs.found or convs.branches:
         return None
+    costs.ask((c, a) for c in convs.found.values() for a in (None, *arrangements) if a is None or arrangeable(c, a))
     plain = sum(costs.convolution(c, None) for c in convs.found.values())
     predicted = {"NCHW": plain}
     best: tuple[float, str, Any, Any, Arranger] | None = None

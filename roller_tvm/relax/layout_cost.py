@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..device import DeviceSpec
+from ..forks import shared
 from .arrangement import Arrangement, Convolution, Shape
 
 #: How much faster Winograd's algorithm must be predicted. The model does not see all that its transforms cost: where
@@ -29,16 +30,23 @@ class LayoutCosts:
         self.device, self.winograd = device, winograd
         self._known: dict[Any, float] = {}
 
+    def ask(self, questions: Iterable[tuple[Convolution, Arrangement | None]]) -> None:
+        """Ask all that `convolution` will, on all cores."""
+        asked = [(*q, tile) for q in dict.fromkeys(questions) for tile in (0, *self._tiles(*q))]
+        shared(lambda question: self._by(*question), asked, kernel_cache())
+
     def convolution(self, conv: Convolution, arrangement: Arrangement | None) -> float:
         """Seconds of the best plan, by the algorithm that `tile` chooses; infinite where there is none."""
         return self._by(conv, arrangement, self.tile(conv, arrangement))
 
     def tile(self, conv: Convolution, arrangement: Arrangement | None) -> int:
         """Tile of Winograd's algorithm where that is predicted to be faster by `GAIN`; else 0: computed directly."""
-        if not self.winograd or arrangement is None or not arrangement.holds(conv.data[1]):
-            return 0
-        best = min(conv.tiles, key=lambda tile: self._by(conv, arrangement, tile), default=0)
+        best = min(self._tiles(conv, arrangement), key=lambda tile: self._by(conv, arrangement, tile), default=0)
         return best if best and self._by(conv, arrangement, best) * GAIN < self._by(conv, arrangement, 0) else 0
+
+    def _tiles(self, conv: Convolution, arrangement: Arrangement | None) -> Sequence[int]:
+        """Return the tiles of Winograd's algorithm that may be taken."""
+        return conv.tiles if self.winograd and arrangement is not None and arrangement.holds(conv.data[1]) else ()
 
     def _by(self, conv: Convolution, arrangement: Arrangement | None, tile: int) -> float:
         def seconds() -> float:

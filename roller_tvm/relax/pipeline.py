@@ -170,6 +170,8 @@ def schedule(
                 _warn_of_no_record(len(unscheduled), database)
         recurrences = PlanRecurrences(target, device)
         mod = recurrences(mod)
+        if target.kind.name == "llvm":
+            scheduler.plan_ahead(mod)
         connect = ConnectTiles(target, device)
         mod = connect(mod)
         mod = scheduler(mod)

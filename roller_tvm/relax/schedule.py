@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -15,9 +15,11 @@ import tvm_ffi
 from tvm.s_tir import renew_defs
 
 from ..codegen.flat import number_of
+from ..codegen.kernel_cache import kernel_cache
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError, TargetError, UnsupportedOperator
+from ..forks import shared
 from ..ir.stage import DTYPE_BYTES
 from ..micro_perf.plain import plain_seconds
 from ..models import last_line
@@ -161,21 +163,14 @@ class ScheduleWithRoller:
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions scheduled."""
         require_lowered(mod)
-        start, likely = time.perf_counter(), likely_sizes(mod)
-        report = self.report
+        start, report = time.perf_counter(), self.report
         report.notes.clear()
         result = {}
-        for var, func in mod.functions_items():
-            if type(func).__name__ != "PrimFunc" or any(func.attrs.get(mark) for mark in PLANNED):
-                continue
+        for var, func, device, planned in self._to_plan(mod):
             name = str(var.name_hint)
-            own = _own_target(func)
-            func_target = find_target(self.target) if own is None else own
             if self.progress is not None:
                 self.progress(name)
-            device = self._device(func_target, own is not None)
-            planned = partial(_open_planned, likely=likely) if is_open(func) else _planned
-            scheduled, note = planned(Function(func), device, str(func_target), self.top, self.tf32)
+            scheduled, note = planned()
             if scheduled is None:
                 note = replace(note, predicted_us=_plain_seconds(func, device) * 1e6)
             else:
@@ -187,6 +182,32 @@ class ScheduleWithRoller:
             changed.update_func(var, func)
         report.seconds = time.perf_counter() - start
         return changed
+
+    def plan_ahead(self, mod: Any) -> None:
+        """Plan the functions on all cores; what was planned is known to this pass and to those before it."""
+        distinct: dict[Any, tuple[Any, Callable[[], Any]]] = {}
+        for var, _, _, planned in self._to_plan(mod):
+            distinct.setdefault(planned.args, (var, planned))
+
+        def plan(one: tuple[Any, Callable[[], Any]]) -> None:
+            if self.progress is not None:
+                self.progress(str(one[0].name_hint))
+            one[1]()
+
+        shared(plan, list(distinct.values()), kernel_cache())
+
+    def _to_plan(self, mod: Any) -> Iterator[tuple[Any, Any, DeviceSpec, Any]]:
+        """Yield each function to plan, with its variable, its device and the function that plans it."""
+        likely = likely_sizes(mod)
+        for var, func in mod.functions_items():
+            if type(func).__name__ != "PrimFunc" or any(func.attrs.get(mark) for mark in PLANNED):
+                continue
+            own = _own_target(func)
+            target = find_target(self.target) if own is None else own
+            device = self._device(target, own is not None)
+            asked = Function(func), device, str(target), self.top, self.tf32
+            planned = partial(_open_planned, *asked, likely) if is_open(func) else partial(_planned, *asked)
+            yield var, func, device, planned
 
     def _device(self, target: Any, own: bool) -> DeviceSpec:
         """The device that was given, but for a function of another kind of target, which has its own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from roller_tvm import errors
 
@@ -48,6 +49,7 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
+@lru_cache(maxsize=8)
 def version_of(distribution: str) -> str | None:
     """Return the version of an installed distribution, or None."""
     try:

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import subprocess
+import threading
 from threading import Lock
 
 import numpy as np
@@ -13,7 +14,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te  # noqa: E402
 
-from roller_tvm import disk_cache  # noqa: E402
+from roller_tvm import disk_cache, forks  # noqa: E402
 from roller_tvm.codegen import kernel_cache  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import ToolchainError, UnsupportedOperator  # noqa: E402
@@ -144,6 +145,23 @@ def test_a_second_build_compiles_plans_and_schedules_nothing(monkeypatch, compil
     assert not compiled
     np.testing.assert_array_equal(run(executable, X)[0], expected)
     assert getattr(executable, REPORT) == getattr(made, REPORT)
+
+
+def test_forks_make_what_one_process_makes(monkeypatch, tmp_path):
+    """Layouts, schedules and object files to the letter."""
+    monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr(forks, "LONG_S", 0.0)
+    found = []
+    for cores in ({0}, {0, 1}):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(len(cores))))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: cores)
+        executable = _again()
+        cache = kernel_cache.kernel_cache()
+        with sqlite3.connect(cache.path) as db:
+            found.append({key: cache.get(key) for (key,) in db.execute("SELECT key FROM kept")})
+        found[-1]["answer"], found[-1]["report"] = run(executable, X)[0].tobytes(), getattr(executable, REPORT)
+    assert len(found[0]) > 10 and found[0] == found[1]
 
 
 def test_what_decides_a_kernel_is_part_of_its_key(monkeypatch, compiled, kept):
