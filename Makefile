@@ -50,7 +50,7 @@ install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint 
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
 # The longest first. Their output comes in one piece, when each has ended.
-SUITES := pytest-relay pytest-relax pytest-emulate pytest-core test-torch lint
+SUITES := pytest-relax pytest-relay pytest-emulate test-torch pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
@@ -60,8 +60,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate test-torch demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
-# The Relax line is set up while the tests of the Relay line run.
-test: $(RELAY)/.ready
+# The Relay line, which takes longer to set up, is so while the tests of the Relax line run.
+test: $(RELAX)/.ready
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target --keep-going $(SUITES)
 
 nightly:

@@ -19,7 +19,7 @@ from roller_tvm.device import cpu_profile
 from roller_tvm.device.cpu_measure import estimated_profile
 from roller_tvm.tuning import supervise
 from roller_tvm.tvm_env import line
-from tests import forks
+from tests import forks, llvm_level
 from tests.cpu_seconds import CpuSeconds
 from tests.plan.devices import facts_of
 
@@ -30,6 +30,8 @@ NEEDS = {
     "te": ("relay or relax", "a TVM, of either line"),
 }
 FOLDERS = {"tir": "relax", "relax": "relax", "torch": "relax"}
+#: What LLVM makes of code is looked at, or its answers to the last bit.
+OPTIMISED = ("codegen", "trust")
 MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(NEEDS)})\b", re.M)
 LINE = line()
 START_WORKER = supervise.spawn
@@ -78,6 +80,9 @@ def pytest_runtest_setup(item):
     """Fork workers from a server that has TVM, in tests that start many and are not marked ``real_workers``."""
     many = any(map(item.get_closest_marker, NEEDS)) or (LINE and item.path.parent.name == "bench")
     supervise.spawn = fork_worker if many and not item.get_closest_marker("real_workers") else START_WORKER
+    optimised = item.get_closest_marker("optimised") or item.path.parent.name in OPTIMISED
+    nightly = item.config.getoption("--nightly")
+    os.environ[llvm_level.VARIABLE] = "" if optimised or nightly else llvm_level.LITTLE
 
 
 def fork_worker(words, log, env, inherited=()):
@@ -115,6 +120,12 @@ def tensor_intrinsics():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inspect, "stack", lambda context=1: [])  # they are defined in no class
             importlib.import_module("tvm.s_tir.tensor_intrin")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def llvm_optimises_little():
+    if "tvm" in sys.modules:
+        llvm_level.stand_before_llvm()
 
 
 @pytest.fixture(autouse=True)

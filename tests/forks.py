@@ -170,9 +170,12 @@ def _become(asked, fds, parent, handle):
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the tests' folder
+    if "PYTHONSAFEPATH" not in os.environ:
+        sys.path.pop(0)  # the tests' folder
     from roller_tvm.tuning.line import this_line, worker_side
+    from tests import llvm_level
 
     this_line()
     worker_side().warm_up()
+    llvm_level.stand_before_llvm()
     _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

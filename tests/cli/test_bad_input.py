@@ -5,6 +5,7 @@ From Python the same mistakes are typed errors.
 
 import errno
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -224,6 +225,7 @@ def one_line(err, named):
     """Check what the command wrote to the standard error; return its last line."""
     told = err.splitlines()[-1]
     assert "Traceback" not in err and err.count("error: ") == 1
+    assert not re.search(r"\.cc:\d+: Error: ", err)  # a line of TVM's about what LLVM refuses
     assert "remaining blocks" not in err  # TVM's warning of an importer that failed
     assert told.startswith("roller-tvm: error: ") and "; remedy: " in told and named in told
     return told

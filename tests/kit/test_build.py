@@ -69,7 +69,7 @@ def sources(kit):
     return found
 
 
-def test_every_kernel_computes_what_the_reference_does(kit, cases):
+def test_every_kernel_computes_what_the_reference_does(kit, cases, request):
     if find_compiler() is None:
         pytest.skip("needs a C++ compiler")
     card = EmulatedCard(sources(kit))
@@ -78,9 +78,12 @@ def test_every_kernel_computes_what_the_reference_does(kit, cases):
     for case in cases:
         path = archive_path(kit, "sm_90", case)
         held = len(card.memory)
-        results = list(measure_operator(bench, path, [0, 1], 0.0, float("inf")))
+        # The second plans of one operator, and of all in make nightly.
+        ranks = [0, 1] if case is cases[0] or request.config.getoption("--nightly") else [0]
+        results = list(measure_operator(bench, path, ranks, 0.0, float("inf")))
         assert [r["verdict"] for r in results] == ["right"] * len(results), f"{case}: {results}"
-        assert len(results) == len(read_operator(path).plans) and results[0]["us"]["median"] == card.US
+        assert len(results) == len(ranks) <= len(read_operator(path).plans)
+        assert results[0]["us"]["median"] == card.US
         assert len(card.memory) == held and f"{case}#0" in steps
         if case.dtype == "float32" and case.id[0] != "P":
             assert results[0]["error"] == 0, "sums of the kit's inputs are exact"

@@ -12,7 +12,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import relax  # noqa: E402
 
 import roller_tvm  # noqa: E402
-from roller_tvm import exploring  # noqa: E402
+from roller_tvm import disk_cache, exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
 from roller_tvm.explore.dispatch import Site, Variant, source  # noqa: E402
 from roller_tvm.relax import variants  # noqa: E402
@@ -35,6 +35,15 @@ def network():
         return builder.emit(relax.op.matmul(y, relax.const(last)))
 
     return module(body, X.shape)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept(tmp_path_factory):
+    """Kernels are compiled once for all tests, as a user's are: they build one model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
+        patch.delenv(disk_cache.VARIABLE)
+        yield
 
 
 @pytest.fixture(scope="module")
