@@ -225,7 +225,7 @@ def test_a_plan_is_captured_in_a_cuda_graph():
 
 
 @pytest.mark.skipif(not find_compilers(), reason="no CUDA compiler")
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", sampled(["sm_80", "sm_90"], always=["sm_90"]))  # the Relay line has the other
 def test_kernels_are_what_the_plan_was_promised(arch):
     """Compiled, with the blocks on a unit that its barriers count on."""
     target = make_target({"kind": "cuda", "arch": arch})
