@@ -107,14 +107,20 @@ def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | N
         return Sum().plus(b, a.number) if a.is_number else None
     if kind == "Cast" and counts(index) and counts(index.value):
         return sum_of(index.value, named, variables)
-    if hash(index) in named:
-        if not any(map(is_load, parts_of(named[hash(index)]))):
-            return sum_of(named[hash(index)], named, variables)
-        return Sum(0, {hash(index): (index, 1)})  # what is read under a name may be written since
-    inside = {hash(node) for node in parts_of(index)}
-    if kind not in ("Var", "SizeVar") and inside & (variables | set(named)):
-        return None
-    return Sum(0, {hash(index): (index, 1)})
+    own = hash(index)
+    if own in named:
+        if not _known(named[own], "loads", _loads):
+            return sum_of(named[own], named, variables)
+        return Sum(0, {own: (index, 1)})  # what is read under a name may be written since
+    if kind not in ("Var", "SizeVar"):
+        inside = {hash(node) for node in parts_of(index)}
+        if not inside.isdisjoint(variables) or any(part in named for part in inside):
+            return None
+    return Sum(0, {own: (index, 1)})
+
+
+def _loads(expression: Any) -> list[Any]:
+    return [part for part in parts_of(expression) if is_load(part)]
 
 
 def counts(expression: Any) -> bool:
@@ -230,6 +236,14 @@ _FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", 
 
 def parts_of(expression: Any) -> Iterator[Any]:
     """Yield an expression and all its subexpressions, outer ones first."""
+    return iter(_known(expression, "all", _all_parts))
+
+
+def _all_parts(expression: Any) -> list[Any]:
+    return list(_walked(expression))
+
+
+def _walked(expression: Any) -> Iterator[Any]:
     todo = [expression]
     while todo:
         todo.extend(reversed(_known(node := todo.pop(), "parts", _parts)))

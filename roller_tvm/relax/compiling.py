@@ -21,6 +21,7 @@ from tvm.support import cc
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import work_folder
 from ..forks import may_fork, shared
+from ..progress import counted
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .contexts import context_like
 from .modules import is_prim_func
@@ -38,7 +39,7 @@ def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str]
     pipeline : tvm.transform.Pass
         From a Relax module to what the virtual machine is built from.
     progress : function of str, optional
-        Receives a word and the name of each kernel before it is compiled.
+        Receives the number and the name of each kernel before it is compiled.
 
     Returns
     -------
@@ -114,11 +115,14 @@ def _objects(
     if not may_fork(cache) or _settings() is None:
         return on_all_cores(partial(object_of, attrs, target), kernels, told)
 
-    def one(kernel: tuple[Any, Any]) -> bytes:
-        told(f"compile {kernel[0].name_hint}")
-        return object_of(attrs, target, *kernel)
+    tell = counted(told, "compile", len(kernels))
 
-    return shared(one, kernels, cache)
+    def one(kernel: tuple[int, tuple[Any, Any]]) -> bytes:
+        place, (var, func) = kernel
+        tell(var.name_hint, place)
+        return object_of(attrs, target, var, func)
+
+    return shared(one, list(enumerate(kernels)), cache)
 
 
 def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:
@@ -162,10 +166,10 @@ def on_all_cores(
     made: Callable[..., Any], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
 ) -> list[Any]:
     """Make something of kernels on all cores, in the PassContext of this thread; return the results in order."""
-    outer = tvm.transform.PassContext.current()
+    outer, tell = tvm.transform.PassContext.current(), counted(told, "compile", len(kernels))
 
     def one(kernel: tuple[Any, Any]) -> Any:
-        told(f"compile {kernel[0].name_hint}")
+        tell(kernel[0].name_hint)
         if outer.instruments:
             return made(*kernel)
         with context_like(outer):  # a thread has contexts of its own

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+from tvm_ffi.serialization import from_json_graph_str
 
 from .. import foreign
 from ..codegen.kernel_cache import kernel_cache, key_of
@@ -44,7 +45,8 @@ class KeptSchedule:
         if cache is None or not self.key or (kept := cache.get(self.key)) is None:
             return None
         words, _, func = kept.decode().partition("\n")
-        return tvm.ir.load_json(func), foreign.loads(words)
+        # This TVM wrote it: nothing of an older one is to be upgraded, which takes most of `tvm.ir.load_json`.
+        return from_json_graph_str(func), foreign.loads(words)
 
     def write(self, func: Any, words: dict[str, Any]) -> None:
         """Keep a scheduled function, and words about it."""

@@ -146,7 +146,7 @@ def schedule(
     fuse_rtasks : bool or FuseRTasks
         Whether operators are made one kernel where that is predicted to pay, and how (see `FuseRTasks`).
     progress : function of str, optional
-        Receives the name of each function before it is planned.
+        Receives the number and the name of each function before it is planned or compiled.
 
     Raises
     ------

@@ -24,6 +24,7 @@ from ..ir.stage import DTYPE_BYTES
 from ..micro_perf.plain import plain_seconds
 from ..models import last_line
 from ..planner.family_values import TYPICAL
+from ..progress import counted
 from ..te.numbering import dtype_of_node
 from ..tir.nodes import parameters, structural_hash, structurally_equal, tensors_of
 from ..tir.open_axes import is_open
@@ -140,7 +141,7 @@ class ScheduleWithRoller:
         Let tensor cores compute products of float32, whose operands they read as tf32: rounded to ten bits of
         fraction. Answers change, so it is off unless asked for.
     progress : function of str, optional
-        Receives the name of each function before it is planned.
+        Receives the number and the name of each function before it is planned.
 
     Attributes
     ----------
@@ -158,7 +159,7 @@ class ScheduleWithRoller:
         progress: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.target, self.device, self.top, self.tf32, self.progress = target, device, top, tf32, progress
-        self.report = Report()
+        self.report, self._ahead = Report(), False
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions scheduled."""
@@ -166,10 +167,11 @@ class ScheduleWithRoller:
         start, report = time.perf_counter(), self.report
         report.notes.clear()
         result = {}
-        for var, func, device, planned in self._to_plan(mod):
+        found = list(self._to_plan(mod))
+        tell, self._ahead = counted(None if self._ahead else self.progress, "plan", len(found)), False
+        for var, func, device, planned in found:
             name = str(var.name_hint)
-            if self.progress is not None:
-                self.progress(name)
+            tell(name)
             scheduled, note = planned()
             if scheduled is None:
                 note = replace(note, predicted_us=_plain_seconds(func, device) * 1e6)
@@ -189,12 +191,14 @@ class ScheduleWithRoller:
         for var, _, _, planned in self._to_plan(mod):
             distinct.setdefault(planned.args, (var, planned))
 
-        def plan(one: tuple[Any, Callable[[], Any]]) -> None:
-            if self.progress is not None:
-                self.progress(str(one[0].name_hint))
-            one[1]()
+        tell, self._ahead = counted(self.progress, "plan", len(distinct)), True
 
-        shared(plan, list(distinct.values()), kernel_cache())
+        def plan(one: tuple[int, tuple[Any, Callable[[], Any]]]) -> None:
+            place, (var, planned) = one
+            tell(str(var.name_hint), place)
+            planned()
+
+        shared(plan, list(enumerate(distinct.values())), kernel_cache())
 
     def _to_plan(self, mod: Any) -> Iterator[tuple[Any, Any, DeviceSpec, Any]]:
         """Yield each function to plan, with its variable, its device and the function that plans it."""

@@ -68,7 +68,7 @@ def build(
         Threads of TVM's pool in this process; by default TVM_NUM_THREADS, else what a CPU target says, else all
         physical cores.
     progress : function of str, optional
-        Receives the name of each operator before it is planned.
+        Receives the number and the name of each operator before it is planned or compiled.
 
     Returns
     -------

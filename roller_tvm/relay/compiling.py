@@ -20,6 +20,7 @@ from tvm.relay.backend.executor_factory import GraphExecutorFactoryModule
 from ..codegen.flat import kind_of
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import work_folder
+from ..progress import counted
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .folding import folds_constants
 from .rewrites import GENERATE, code_of, rewrites_on
@@ -33,7 +34,7 @@ class Kernels:
     Parameters
     ----------
     progress : function of str
-        Receives a word and the name of each kernel before it is compiled.
+        Receives the number and the name of each kernel before it is compiled.
 
     Attributes
     ----------
@@ -54,8 +55,10 @@ class Kernels:
             return None
         rewrites = rewrites_on()
 
+        tell = counted(self.progress, "compile", len(functions))
+
         def one(function: tuple[Any, Any]) -> bytes:
-            self.progress(f"compile {function[0].name_hint}")
+            tell(function[0].name_hint)
             return _object(*function, target, rewrites)
 
         with ThreadPoolExecutor(min(len(functions), len(os.sched_getaffinity(0)))) as pool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.ir.stage import DTYPE_BYTES
 from roller_tvm.micro_perf.plain import plain_seconds
+from roller_tvm.progress import counted
 from roller_tvm.relay.candidates import make_candidates
 from roller_tvm.relay.tasks import Task, hardware_params, short_name
 from roller_tvm.tuning.model_report import KernelPlan, plan_words
@@ -26,7 +28,7 @@ class Planner:
     ----------
     device : DeviceSpec
     progress : function of str, optional
-        Receives the name of each operator before it is planned.
+        Receives the number and the name of each operator before it is planned.
 
     Examples
     --------
@@ -36,12 +38,15 @@ class Planner:
     device: DeviceSpec
     progress: Callable[[str], None] | None = None
 
+    @cached_property
+    def _tell(self) -> Callable[..., None]:
+        return counted(self.progress, "plan")
+
     def __call__(self, target: Any, workload_key: str, name: str) -> tuple[Any, KernelPlan]:
         """Return Ansor's State of the best plan, or None with the reason in the plan."""
         from tvm import auto_scheduler
 
-        if self.progress is not None:
-            self.progress(short_name(name))
+        self._tell(short_name(name))
         search_task = auto_scheduler.SearchTask(
             workload_key=workload_key, target=target, hardware_params=hardware_params(target, self.device), desc=name,
             layout_rewrite_option=auto_scheduler.LayoutRewriteOption.get_target_default(target, True),

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.codegen.flat import address_of
+
 #: Elements of a value and nodes on a path of it at most; larger ones are left to TVM.
 LARGEST, DEEPEST = 256, 64
 _PAIRS: dict[str, Callable[[Any, Any], Any]] = {
     "maximum": np.maximum, "minimum": np.minimum, "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
 }  # fmt: skip
+_OPERATIONS = {*_PAIRS, "concatenate", "strided_slice"}
 
 
 @contextlib.contextmanager
@@ -47,7 +50,7 @@ def shapes_by_numpy() -> Iterator[None]:
         importer.fold_constant = by_tvm
 
 
-def evaluated(expr: Any, depth: int = 0) -> np.ndarray | None:
+def evaluated(expr: Any) -> np.ndarray | None:
     """Return the value of an expression of a few integers; None if it is another one.
 
     Examples
@@ -56,19 +59,33 @@ def evaluated(expr: Any, depth: int = 0) -> np.ndarray | None:
     >>> evaluated(relay.maximum(relay.const([2, 3]), relay.const([1, 5])))
     array([2, 5], dtype=int32)
     """
+    return _evaluated(expr, 0, {})
+
+
+def _evaluated(expr: Any, depth: int, known: dict[int, np.ndarray | None]) -> np.ndarray | None:
+    """Look at each node once: what several nodes read is evaluated for the first."""
+    if (node := address_of(expr)) not in known:
+        known[node] = _value(expr, depth, known)
+    return known[node]
+
+
+def _value(expr: Any, depth: int, known: dict[int, np.ndarray | None]) -> np.ndarray | None:
     from tvm import relay
 
     if isinstance(expr, relay.Constant):
         kind = expr.data.dtype
         return expr.data.numpy() if kind in ("int32", "int64") and _few(expr.data.shape) else None
-    if not isinstance(expr, relay.Call) or depth > DEEPEST or not hasattr(expr.op, "name"):
-        return None
+    if not isinstance(expr, relay.Call) or depth > DEEPEST or getattr(expr.op, "name", "") not in _OPERATIONS:
+        return None  # a layer of the network
     fields = expr.args[0].fields if len(expr.args) == 1 and isinstance(expr.args[0], relay.Tuple) else expr.args
-    values = [evaluated(one, depth + 1) for one in fields]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or not known or len({str(value.dtype) for value in known}) > 1:
+    values: list[np.ndarray] = []
+    for one in fields:
+        if (value := _evaluated(one, depth + 1, known)) is None:
+            return None
+        values.append(value)
+    if len({str(value.dtype) for value in values}) != 1:
         return None
-    made = _applied(expr.op.name, expr.attrs, known)
+    made = _applied(expr.op.name, expr.attrs, values)
     return made if made is not None and _few(made.shape) else None
 
 

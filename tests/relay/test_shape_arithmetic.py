@@ -38,6 +38,16 @@ def test_the_rest_is_left_to_tvm(expr):
     assert evaluated(expr) is None
 
 
+@pytest.mark.parametrize("first", [A, relay.var("x", shape=(3,), dtype="int64")])
+def test_nodes_that_are_read_twice_are_looked_at_once(first):
+    """24 sums, each of the one before and itself: 2 ** 24 paths."""
+    expr = first
+    for _ in range(24):
+        expr = expr + expr
+    value = evaluated(expr)
+    assert value is None if isinstance(first, relay.Var) else value.tolist() == [2 << 24, 1 << 24, 7 << 24]
+
+
 def test_a_product_is_imported_without_a_kernel(monkeypatch):
     kernels = []
 
