@@ -233,7 +233,7 @@ class Model:
         Raises
         ------
         UsageError
-            The model was loaded from a file, or the line cannot explore.
+            The model was loaded from a file, or is not for a CPU.
         """
         if self._session is None:
             raise UsageError("a loaded model cannot be explored", self._name, "compile the model again")

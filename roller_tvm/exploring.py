@@ -28,8 +28,6 @@ TOP = 5
 LEAST = 0.01
 #: Most bytes of weights in further layouts.
 MEMORY = 1 << 30
-#: Name of the state's file beside the records.
-STATE = "roller_tvm_explore.json"
 
 Progress = Callable[[str], None]
 
@@ -59,20 +57,20 @@ class ModelExploration:
         loaded = session.load()
         self.start = loaded
         self._next("profile")
-        times = loaded.kernel_times(self.inputs, 3)
-        whole = sum(t.seconds for t in times) or 1.0
-        shares: dict[str, float] = {}
-        for row in times:
-            name = session.line.operator_of(row.name)
-            shares[name] = shares.get(name, 0.0) + row.seconds / whole
+        folder, built = Path(self._folder.name), session.built()
+        times = session.line.operator_seconds(built, loaded, self.inputs, folder)
+        whole = sum(times.values()) or 1.0
         self._made = session.line.explorable(
-            session.job, session.records, top, lambda name: shares.get(name, 0.0), LEAST, Path(self._folder.name),
+            session.job, built, session.records, top, lambda name: times.get(name, 0.0) / whole, LEAST, folder,
             session.threads or 1, memory_bytes, self._next,
         )  # fmt: skip
-        place.mkdir(parents=True, exist_ok=True)
-        made = self._made
+        made, state = self._made, session.line.state_of(place)
+        state.parent.mkdir(parents=True, exist_ok=True)
         self._next("explore")
-        self.running = Exploration(made.sites, made.classes, made.table, made.call, made.failed, place / STATE, careful)
+        linked = made.linked
+        self.running = Exploration(
+            linked.sites, made.classes, linked.table, made.loaded.call, made.failed, state, careful
+        )
         self.notes: list[str] = []
 
     def _next(self, step: str) -> None:

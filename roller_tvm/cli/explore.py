@@ -19,7 +19,7 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     add_model_arguments(parser)
-    told = "folder for the records, as of tune, and for the state, with which the same command goes on"
+    told = "for the records, as of tune; the state, with which the same command goes on, is beside them"
     parser.add_argument("-o", "--output", type=Path, metavar="RECORDS", help=told)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="plans of each operator; default 5")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="stop exploring after so many seconds of runs")
@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
     if args.fuse_rtasks or args.buckets:
         raise UsageError("it explores kernels as they are", "--fuse-rtasks", "leave it out")
     if args.output is None:
-        raise UsageError("--output is missing", remedy="give a folder for the records: --output records")
+        raise UsageError("--output is missing", remedy="give a place for the records: --output records")
     session = open_session(args, "exploring a model", tell=True)
     session.line.check_place(args.output, session.aim)
     read_model(args, session)
-    if (args.output / "database_tuning_record.json").exists():
+    if session.line.holds_records(args.output):
         session.records = args.output
     from roller_tvm.exploring import ModelExploration
 

@@ -10,10 +10,57 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 #: Begins the names of sites.
 SITE = "roller_tvm_site_"
+
+@dataclass(frozen=True)
+class Convention:
+    """A calling convention of kernels, in C.
+
+    Parameters
+    ----------
+    prefix : str
+        Begins the symbols of kernels.
+    types : str
+        Defines `Value`, an argument.
+    parameters : str
+        Of a kernel; `given` are the arguments.
+    names : str
+        Of the parameters.
+    own : str
+        Declares what is handed on instead of them, room for `MOST` arguments.
+    take : str
+        Takes the argument `place` as the n-th.
+    handed : str
+        Arguments of the call of a variant.
+    """
+
+    prefix: str
+    types: str
+    parameters: str
+    names: str
+    own: str
+    take: str
+    handed: str
+
+
+#: That of TVM FFI.
+FFI = Convention(
+    "__tvm_ffi_", "typedef struct { int32_t type; uint32_t zero; int64_t value; } Value;",
+    "void* self, const Value* given, int32_t count, Value* result", "self, given, count, result",
+    "Value own[MOST];", "own[n] = given[place];", "0, own, variant->count, result",
+)  # fmt: skip
+#: That of packed functions before.
+PACKED = Convention(
+    "", "typedef union { int64_t whole; double real; void* pointer; } Value;",
+    "Value* given, int32_t* types, int32_t count, Value* result, int32_t* result_type, void* resource",
+    "given, types, count, result, result_type, resource",
+    "Value own[MOST]; int32_t own_types[MOST];", "own[n] = given[place]; own_types[n] = types[place];",
+    "own, own_types, variant->count, result, result_type, resource",
+)  # fmt: skip
 
 _HEAD = """#include <stdint.h>
 #include <time.h>
@@ -22,9 +69,6 @@ _HEAD = """#include <stdint.h>
 #else
 #define C extern
 #endif
-typedef struct { int32_t type; uint32_t zero; int64_t value; } Any;
-typedef int (*Kernel)(void*, const Any*, int32_t, Any*);
-typedef struct { Kernel kernel; const int16_t* places; int32_t count; } Variant;
 """
 
 _RUN = """
@@ -33,12 +77,15 @@ static inline int64_t now() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
-static int run(int site, const Any* given, Any* result) {
+static int run(int site, PARAMETERS) {
   const Variant* variant = sites[site] + roller_tvm_chosen[site];
-  Any own[MOST];
-  for (int32_t n = 0; n < variant->count; ++n) own[n] = given[variant->places[n]];
+  OWN
+  for (int32_t n = 0; n < variant->count; ++n) {
+    int16_t place = variant->places[n];
+    TAKE
+  }
   int64_t start = now();
-  int code = variant->kernel(0, own, variant->count, result);
+  int code = variant->kernel(HANDED);
   roller_tvm_ns[site] += now() - start;
   roller_tvm_calls[site] += 1;
   return code;
@@ -71,31 +118,34 @@ class Site:
     variants: tuple[Variant, ...]
 
 
-def source(sites: Sequence[Site]) -> str:
-    """Return the text in C of the sites, by TVM FFI's calling convention.
+def source(sites: Sequence[Site], by: Convention) -> str:
+    """Return the text in C of the sites, by a calling convention.
 
     Examples
     --------
-    >>> text = source([Site("dense", ("a", "b"), (Variant("k0", (0, 1, 3)), Variant("k1", (0, 2, 3))))])
+    >>> text = source([Site("dense", ("a", "b"), (Variant("k0", (0, 1, 3)), Variant("k1", (0, 2, 3))))], FFI)
     >>> "int __tvm_ffi_roller_tvm_site_0(" in text and "{__tvm_ffi_k1, places_0_1, 3}" in text
     True
     """
     kernels = dict.fromkeys(v.kernel for site in sites for v in site.variants)
-    lines = [_HEAD, *(f"C int __tvm_ffi_{k}(void*, const Any*, int32_t, Any*);" for k in kernels)]
+    lines = [_HEAD + by.types, f"typedef int (*Kernel)({by.parameters});",
+             "typedef struct { Kernel kernel; const int16_t* places; int32_t count; } Variant;",
+             *(f"C int {by.prefix}{k}({by.parameters});" for k in kernels)]  # fmt: skip
     for at, site in enumerate(sites):
         for n, variant in enumerate(site.variants):
             lines.append(f"static const int16_t places_{at}_{n}[] = {{{', '.join(map(str, variant.places))}}};")
-        own = ", ".join(f"{{__tvm_ffi_{v.kernel}, places_{at}_{n}, {len(v.places)}}}"
+        own = ", ".join(f"{{{by.prefix}{v.kernel}, places_{at}_{n}, {len(v.places)}}}"
                         for n, v in enumerate(site.variants))  # fmt: skip
         lines.append(f"static const Variant variants_{at}[] = {{{own}}};")
     lines.append(f"static const Variant* const sites[] = {{{', '.join(f'variants_{n}' for n in range(len(sites)))}}};")
     lines.append(f"#define MOST {max(len(v.places) for site in sites for v in site.variants)}")
     for kind, name in (("int32_t", "chosen"), ("int64_t", "ns"), ("int64_t", "calls")):
         lines += [f"C {kind} roller_tvm_{name}[{len(sites)}];", f"{kind} roller_tvm_{name}[{len(sites)}];"]
-    lines.append(_RUN)
+    words = {"PARAMETERS": by.parameters, "OWN": by.own, "TAKE": by.take, "HANDED": by.handed}
+    lines.append(reduce(lambda text, word: text.replace(word, words[word]), words, _RUN))
     for n in range(len(sites)):
-        head = f"int __tvm_ffi_{SITE}{n}(void* self, const Any* given, int32_t count, Any* result)"
-        lines += [f"C {head};", f"{head} {{ return run({n}, given, result); }}"]
+        head = f"int {by.prefix}{SITE}{n}({by.parameters})"
+        lines += [f"C {head};", f"{head} {{ return run({n}, {by.names}); }}"]
     return "\n".join(lines) + "\n"
 
 

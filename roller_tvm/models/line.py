@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..device import DeviceSpec
-from ..errors import UsageError
 from ..tvm_env import Line
 
 if TYPE_CHECKING:  # imported when used: running a built model needs neither planner nor importer
     from ..roller.rprogram import Plan
+    from ..tuning.explorable import Explorable
     from .importing import Importer, Model
     from .package import LoadedModel
 
@@ -174,6 +174,10 @@ class ModelLine(ABC):
         """Return True for a place that holds no records, as far as that is known before the build."""
         return False
 
+    @abstractmethod
+    def holds_records(self, place: Path) -> bool:
+        """Return True for a place with records, which a build can take."""
+
     # Tuning and building -----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -199,18 +203,33 @@ class ModelLine(ABC):
     def build(self, job: Job, records: Any, schedules: str, threads: int | None, progress: Any) -> Any:
         """Return the built model, TVM's own object."""
 
-    def operator_of(self, kernel: str) -> str:
-        """Return the operator that a built model's kernel was made of."""
-        return kernel
-
-    def explorable(
-        self, job: Job, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
-        memory_bytes: int, tell: Callable[[str], None],
-    ) -> Any:  # fmt: skip
-        """Return a model in one library with the `top` best plans of each operator, each checked: an `Explorable`.
+    @abstractmethod
+    def operator_seconds(
+        self, built: Any, loaded: LoadedModel, inputs: Mapping[str, Any], folder: Path
+    ) -> dict[str, float]:
+        """Return the seconds of each operator of a built model in a few runs, all its calls together.
 
         Parameters
         ----------
+        folder : Path
+            For what that takes.
+        """
+
+    @abstractmethod
+    def state_of(self, place: Path) -> Path:
+        """Return the file with the state of an exploration whose records go to a place."""
+
+    @abstractmethod
+    def explorable(
+        self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
+        threads: int, memory_bytes: int, tell: Callable[[str], None],
+    ) -> Explorable:  # fmt: skip
+        """Return a model in one library with the `top` best plans of each operator, each checked.
+
+        Parameters
+        ----------
+        built : object
+            The model as `build` has built it with these records.
         share : function of the name of an operator
             Its share of the time of a run; those below `least` keep the plan that they have.
         folder : Path
@@ -218,7 +237,6 @@ class ModelLine(ABC):
         memory_bytes : int
             Most bytes of weights in further layouts.
         """
-        raise UsageError("exploring is not on this line", "explore", "take the Relax line, or tune")
 
     @abstractmethod
     def fused(self, job: Job, built: Any) -> Any:

@@ -186,6 +186,18 @@ class LoadedModel(ABC):
         """Return the outputs as numpy arrays, or (`on_device`) as tensors of the device with ``__dlpack__``."""
 
     @abstractmethod
+    def arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Return inputs as `call` takes them."""
+
+    @abstractmethod
+    def call(self, *arguments: Any) -> Any:
+        """Run once, to the end; the result is whole whatever runs later."""
+
+    @abstractmethod
+    def outputs(self, made: Any, on_device: bool = False) -> list[Any]:
+        """Return a result of `call` as `run` does."""
+
+    @abstractmethod
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
         """Return `repeat` times in seconds, each the mean of `number` runs."""
 

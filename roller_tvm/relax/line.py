@@ -93,6 +93,9 @@ class RelaxRecords:
                 return
         self.store.note(note)
 
+    def best_seconds(self, task: Task) -> float:
+        return self.store.best_seconds(task)
+
     def report(self, text: str) -> None:
         self.store.report(text)
 

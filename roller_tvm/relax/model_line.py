@@ -15,7 +15,9 @@ from ..models.planning import with_relax_llvm
 from ..tools import tool
 
 if TYPE_CHECKING:
+    from ..models.package import LoadedModel
     from ..roller.rprogram import Plan
+    from ..tuning.explorable import Explorable
 
 
 class RelaxModels(ModelLine):
@@ -41,6 +43,9 @@ class RelaxModels(ModelLine):
         if not place.exists():
             raise BadInput("no such folder of records", str(place), retune(None, str(place)))
         self._check_folder(place, aim, tunes=False)
+
+    def holds_records(self, place: Path) -> bool:
+        return (place / "database_tuning_record.json").exists()
 
     def _check_folder(self, folder: Path, aim: Aim, tunes: bool) -> None:
         """Refuse what is no folder of records, or one of another target."""
@@ -117,15 +122,20 @@ class RelaxModels(ModelLine):
             threads=threads, progress=progress,
         )  # fmt: skip
 
-    def operator_of(self, kernel: str) -> str:
-        from .exploring import operator_of
+    def operator_seconds(
+        self, built: Any, loaded: LoadedModel, inputs: Mapping[str, Any], folder: Path
+    ) -> dict[str, float]:
+        from .exploring import operator_seconds
 
-        return operator_of(kernel)
+        return operator_seconds(loaded, inputs)
+
+    def state_of(self, place: Path) -> Path:
+        return place / "roller_tvm_explore.json"
 
     def explorable(
-        self, job: Job, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
-        memory_bytes: int, tell: Callable[[str], None],
-    ) -> Any:  # fmt: skip
+        self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
+        threads: int, memory_bytes: int, tell: Callable[[str], None],
+    ) -> Explorable:  # fmt: skip
         from .exploring import explorable
 
         return explorable(self.prepared(job), records, top, share, least, folder, threads, memory_bytes, tell)

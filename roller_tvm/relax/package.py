@@ -100,7 +100,6 @@ class LoadedModel(package.LoadedModel):
         self._tensor, self._from_dlpack = tvm.runtime.tensor, tvm.runtime.from_dlpack
 
     def arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Return inputs as the virtual machine takes them."""
         return [self._argument(inputs[name]) for name in self.inputs]
 
     def _argument(self, value: Any) -> Any:
@@ -110,18 +109,21 @@ class LoadedModel(package.LoadedModel):
             value = value.cpu() if hasattr(value, "cpu") else value
         return self._tensor(np.asarray(value, order="C"), self.device)
 
+    def call(self, *arguments: Any) -> Any:
+        made = self.machine["main"](*arguments)
+        self.device.sync()
+        return made
+
     def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
         try:
-            made = self.machine["main"](*self.arguments(inputs))
+            made = self.call(*self.arguments(inputs))
         except Exception as error:  # the virtual machine's own for a shape that does not fit
             if told := failing(self.checks, inputs, self.inputs):
                 raise BadInput(told, "model", "give inputs of sizes within these bounds") from error
             raise
-        self.device.sync()
         return self.outputs(made, on_device)
 
     def outputs(self, made: Any, on_device: bool = False) -> list[Any]:
-        """Return a result of the virtual machine as `run` does."""
         return list(tensors_of(made) if on_device else arrays_of(made))
 
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:

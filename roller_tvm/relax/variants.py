@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from tvm.relax import vm_build
 from tvm.support import cc
 
 from ..errors import MeasureError
-from ..explore.dispatch import SITE, Site, Table, Variant, source
+from ..explore.dispatch import FFI, SITE, Site, Table, Variant, source
+from ..tuning.explorable import Arguments, Linked
 from ..tuning.supervise import last_line
 from .compiling import Compiled, object_of, on_all_cores
 from .concat_in_place import PLACES
@@ -38,42 +39,6 @@ class Plans:
     """The plans of a function: scheduled functions by label, the start first; None leaves it as it is."""
 
     by_label: dict[str, Any]
-
-
-@dataclass
-class Linked:
-    """A library with variants.
-
-    Parameters
-    ----------
-    sites : list of Site
-    failed : dict of (str, str) to str
-        Function and label -> why it did not build; no site has it.
-    arguments : list of dict
-        Of each site, by label: the values of constants by position, and the places of tensors in larger ones.
-    """
-
-    executable: Any
-    library: Path
-    sites: list[Site]
-    table: Table
-    failed: dict[tuple[str, str], str]
-    arguments: list[dict[str, Arguments]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of a kernel that are not as in the function it was made of.
-
-    Parameters
-    ----------
-    constants : dict of int to array
-    places : dict of int to (shape, start)
-        Parameters that are larger tensors, and where in them the function's own tensor begins.
-    """
-
-    constants: dict[int, np.ndarray]
-    places: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def with_variants(
@@ -99,7 +64,7 @@ def with_variants(
     paths = _compiled(made.kernels, lowered[0].attrs, target, folder)
     made.without({name: why for name, (path, why) in paths.items() if path is None})
     code = folder / "sites.cc"
-    code.write_text(source(made.sites), encoding="utf-8")
+    code.write_text(source(made.sites, FFI), encoding="utf-8")
     library = folder / "variants.so"
     cc.create_shared(str(library), [path for path, _ in paths.values() if path is not None] + [str(code)],
                      options=["-O2"])  # fmt: skip

@@ -33,6 +33,8 @@ from roller_tvm.tvm_env import import_relay_tvm, use_threads
 PREFIX = "tvmgen_default_"
 #: An attribute of what `build` returns: the `GraphFusion`, or None.
 FUSION = "roller_tvm_fusion"
+#: Another: function -> `dense_weights.Asked`.
+ASKED = "roller_tvm_asked"
 
 
 def build(
@@ -171,6 +173,7 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
     setattr(built, KERNELS, take.kernels(built.get_lib()))
     setattr(built, REPORT, ModelReport(str(made), tuple(kernels)))
     setattr(built, FUSION, fusion)
+    setattr(built, ASKED, history.functions if history is not None else {})
     return built
 
 

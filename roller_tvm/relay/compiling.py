@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class Compiled(GraphExecutorFactoryModule):
         self.__dict__.update(built.__dict__)
         self.kernels = kernels
         with work_folder() as folder:
-            cc.create_shared(path := str(Path(folder, "kernels.so")), _written(kernels.objects, folder))
+            cc.create_shared(path := str(Path(folder, "kernels.so")), written(kernels.objects, folder))
             run = tvm.runtime.load_module(path)
         for other in built.lib.imported_modules:
             run.import_module(other)
@@ -104,7 +104,7 @@ class Compiled(GraphExecutorFactoryModule):
     def _export(self, module: Any, file_name: Any, fcompile: Any, addons: Any, options: dict[str, Any]) -> Any:
         """Write a module with the kernels to a file."""
         with work_folder() as folder:
-            addons = [*(addons or []), *_written(self.kernels.objects, folder)]
+            addons = [*(addons or []), *written(self.kernels.objects, folder)]
             return module.export_library(file_name, fcompile=fcompile, addons=addons, **options)
 
 
@@ -151,17 +151,39 @@ def compiled_apart(progress: Callable[[str], None] | None) -> Iterator[Kernels]:
         tell_of_no_compiler()
         yield kernels
         return
+    with _generating(lambda mod, target: None if folds_constants() else kernels.compile(mod, target)):
+        yield kernels
+
+
+@contextlib.contextmanager
+def _generating(build: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Have `build` make code for LLVM of a module and a target while this is open; of what it returns None, TVM does.
+    """
     original = tvm.get_global_func(GENERATE)
 
-    def build(mod: Any, target: Any) -> Any:
-        made = None if folds_constants() else kernels.compile(mod, target)
-        return original(mod, target) if made is None else made
+    def made(mod: Any, target: Any) -> Any:
+        found = build(mod, target)
+        return original(mod, target) if found is None else found
 
-    tvm.register_func(GENERATE, build, override=True)
+    tvm.register_func(GENERATE, made, override=True)
     try:
-        yield kernels
+        yield
     finally:
         tvm.register_func(GENERATE, original, override=True)
+
+
+def object_of(schedule: Any, args: Sequence[Any], target: Any, name: str) -> bytes:
+    """Return the object file of a TE schedule as a kernel of a model, called `name`, from the cache if it is there."""
+    found: list[tuple[Any, Any]] = []
+
+    def keep(mod: Any, target: Any) -> Any:
+        found.extend(mod.functions.items())
+        return code_of(tvm.IRModule({}, attrs=mod.attrs), target, frozenset())
+
+    with _generating(keep), tvm.transform.PassContext(opt_level=3):
+        tvm.build(schedule, list(args), target, name=name)
+    ((var, func),) = found
+    return _object(var, func.without_attr("tir.is_entry_func"), target, rewrites_on())
 
 
 def _object(var: Any, func: Any, target: Any, rewrites: frozenset[str]) -> bytes:
@@ -193,7 +215,7 @@ def _note(node: Any, called: list[Any]) -> None:
         called.append(node)
 
 
-def _written(objects: list[bytes], folder: str) -> list[str]:
+def written(objects: list[bytes], folder: str) -> list[str]:
     """Write object files; return their paths."""
     paths = [str(Path(folder, f"kernel{number}.o")) for number in range(len(objects))]
     for path, content in zip(paths, objects, strict=True):

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from roller_tvm.relay.dataflow import again, as_graph, children, ordered
 from roller_tvm.tuning.model_report import KernelPlan
@@ -198,6 +198,14 @@ def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any
     return auto_scheduler.rewrite_compute_body(product, layout) if layout else product
 
 
+class Asked(NamedTuple):
+    """The schedule that a function was given: its workload before weights are packed, its State or None, and how."""
+
+    workload: str
+    state: Any
+    how: str
+
+
 def history_of(records: Any, settled: Collection[str], planner: Plan | None = None) -> Any:
     """Return an ``ApplyHistoryBest`` that also finds records under TVM's axis names, and plans workloads without a
     record.
@@ -213,7 +221,8 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
     Returns
     -------
     ApplyHistoryBest
-        Its `asked` says what was found per workload, its `kernels` the schedule of each function by name.
+        Its `asked` says what was found per workload, its `kernels` and `functions` the schedule of each function by
+        name.
     """
     from tvm import auto_scheduler
 
@@ -224,13 +233,18 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
         asked: dict[str, str]
         #: Workloads that TVM made of these for packed weights.
         rewritten: set[str]
+        #: Those -> what they were before.
+        original: dict[str, str]
         #: Function -> its schedule.
         kernels: dict[str, KernelPlan]
+        functions: dict[str, Asked]
         #: Workload -> State and plan, of those planned here; and the last that TVM asked for.
         planned: dict[str, tuple[Any, KernelPlan]]
         last: tuple[Any, KernelPlan]
+        workload: str
 
         def query(self, target: Any, workload_key: str, has_complex_op: bool, dag: Any, func_name: str) -> Any:
+            self.workload = workload_key
             if workload_key not in self.planned:
                 state = self._query_inside(target, workload_key, func_name)
                 if state is not None:
@@ -245,6 +259,7 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
                 self.last = self.planned[workload_key]
             state, plan = self.last
             self.kernels[func_name] = replace(plan, kernel=func_name)
+            self.functions[func_name] = Asked(self.original.get(workload_key, workload_key), state, plan.how)
             return state
 
         def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
@@ -261,6 +276,7 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
 
         def update(self, target: Any, workload_key: str, state: Any) -> None:
             self.rewritten.add(workload_key)
+            self.original[workload_key] = self.workload
             if self.last[1].how == "planned":
                 self.planned[workload_key] = state, self.last[1]
             else:
@@ -268,6 +284,7 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
 
     history = History(records)
     history.asked, history.rewritten, history.kernels, history.planned = {}, set(), {}, {}
+    history.original, history.functions = {}, {}
     return history
 
 

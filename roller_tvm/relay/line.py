@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,12 +50,18 @@ class RelayRecords:
         self.writer = RecordWriter(log_file) if log_file is not None else None
         self._notes: dict[tuple[str, str], Note] = {}
         self._kept: dict[tuple[str, str], tuple[str, int]] = {}
+        self._best: dict[tuple[str, str], float] = {}
         if self.writer is not None:
             self._read(self.writer.path)
             self.writer.mend()
 
     def _read(self, path: Path) -> None:
-        self._notes.update(best_notes(read_records(path)))
+        records = read_records(path)
+        self._notes.update(best_notes(records))
+        for record in records:
+            if record.error_no == 0:
+                task = record.workload_key, record.target
+                self._best[task] = min(record.cost, self._best.get(task, math.inf))
         self._kept.update(read_kept(path))
 
     def claims(self) -> Claims:
@@ -87,6 +94,9 @@ class RelayRecords:
             self.writer.withdraw(task.key, task.target)  # what an earlier tuning took without it
             self.writer.append(kept_line(task.key, task.target, tuned.reason, trials))
         return []
+
+    def best_seconds(self, task: Task) -> float:
+        return self._best.get((task.key, task.target), math.nan)
 
     def report(self, text: str) -> None:
         """Keep nothing: a record file has no place for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,9 @@ from roller_tvm.tools import tool
 from roller_tvm.tvm_env import import_relay_tvm
 
 if TYPE_CHECKING:
+    from roller_tvm.models.package import LoadedModel
     from roller_tvm.roller.rprogram import Plan
+    from roller_tvm.tuning.explorable import Explorable
 
 
 class RelayModels(ModelLine):
@@ -71,6 +73,9 @@ class RelayModels(ModelLine):
 
         return place.is_file() and not read_records(place) and not read_kept(place)
 
+    def holds_records(self, place: Path) -> bool:
+        return place.is_file() and not self.is_empty(place)
+
     def fusion(self, job: Job, policy: str) -> Any:
         from roller_tvm.relay.fuse_rtasks import FuseRTasks
 
@@ -101,6 +106,24 @@ class RelayModels(ModelLine):
             job.model.mod, job.model.params, job.aim.target, records, job.fuse, schedules=schedules,
             device=job.aim.device, threads=threads, progress=progress,
         )  # fmt: skip
+
+    def state_of(self, place: Path) -> Path:
+        return place.with_name(f"{place.name}.explore")
+
+    def operator_seconds(
+        self, built: Any, loaded: LoadedModel, inputs: Mapping[str, Any], folder: Path
+    ) -> dict[str, float]:
+        from roller_tvm.relay.exploring import operator_seconds
+
+        return operator_seconds(built, inputs, folder)
+
+    def explorable(
+        self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
+        threads: int, memory_bytes: int, tell: Callable[[str], None],
+    ) -> Explorable:  # fmt: skip
+        from roller_tvm.relay.exploring import explorable
+
+        return explorable(job.aim, built, top, share, least, folder, threads, memory_bytes, tell)
 
     def fused(self, job: Job, built: Any) -> Any:
         from roller_tvm.relay.building import FUSION

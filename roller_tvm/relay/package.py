@@ -89,6 +89,16 @@ class LoadedModel(package.LoadedModel):
         self._attach(tvm, built.get_lib(), built, device, where, graph, params)
         self._read_inputs(set(weights))
 
+    @classmethod
+    def of_parts(cls, library: Any, graph: str, params: Mapping[str, Any], report: Any) -> LoadedModel:
+        """Return a model of kernels, a graph that calls them, and its weights."""
+        model = cls.__new__(cls)
+        weights = bytearray(save_params(dict(params)))
+        model._attach(cls.import_tvm(), library, library, "", "model", graph, weights)
+        model._read_inputs(set(params))
+        model.report = report
+        return model
+
     def _attach(
         self, tvm: Any, library: Any, made: Any, device: str, where: str, graph: str, params: bytearray | None
     ) -> None:
@@ -118,6 +128,15 @@ class LoadedModel(package.LoadedModel):
         outputs = [self.module.get_output(i) for i in range(self.module.get_num_outputs())]
         # The executor overwrites its own outputs in the next run.
         return [output.copyto(self.device) if on_device else output.numpy() for output in outputs]
+
+    def arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
+        return [inputs]
+
+    def call(self, *arguments: Any) -> Any:
+        return self.run(*arguments, on_device=True)
+
+    def outputs(self, made: Any, on_device: bool = False) -> list[Any]:
+        return list(made) if on_device else [output.numpy() for output in made]
 
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
         set_inputs(self.module, inputs)

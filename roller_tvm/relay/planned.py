@@ -13,7 +13,7 @@ from roller_tvm.ir.stage import DTYPE_BYTES
 from roller_tvm.micro_perf.plain import plain_seconds
 from roller_tvm.progress import counted
 from roller_tvm.relay.candidates import make_candidates
-from roller_tvm.relay.tasks import Task, hardware_params, short_name
+from roller_tvm.relay.tasks import short_name, task_of
 from roller_tvm.tuning.model_report import KernelPlan, plan_words
 
 #: Plans tried if the first ones cannot be applied.
@@ -44,20 +44,14 @@ class Planner:
 
     def __call__(self, target: Any, workload_key: str, name: str) -> tuple[Any, KernelPlan]:
         """Return Ansor's State of the best plan, or None with the reason in the plan."""
-        from tvm import auto_scheduler
-
         self._tell(short_name(name))
-        search_task = auto_scheduler.SearchTask(
-            workload_key=workload_key, target=target, hardware_params=hardware_params(target, self.device), desc=name,
-            layout_rewrite_option=auto_scheduler.LayoutRewriteOption.get_target_default(target, True),
-        )  # fmt: skip
-        flops = max(0.0, float(search_task.compute_dag.flop_ct))
-        found = make_candidates(Task(0, short_name(name), 1, search_task, flops), self.device, TOP)
+        task = task_of(workload_key, target, self.device, name)
+        found = make_candidates(task, self.device, TOP)
         first = next(found.schedules(), None)
         if first is None:
-            tensors = search_task.compute_dag.tensors
+            tensors = task.search_task.compute_dag.tensors
             size = sum(math.prod(map(int, t.shape)) * DTYPE_BYTES.get(str(t.dtype), 4) for t in tensors)
-            seconds = plain_seconds(flops, size, self.device)
+            seconds = plain_seconds(task.flops, size, self.device)
             return None, KernelPlan(name, "tvm", predicted_s=seconds, reason=found.why_none())
         candidate, state = first
         return state, KernelPlan(name, "planned", plan_words(candidate.ranked.plan), candidate.ranked.seconds)

@@ -54,9 +54,8 @@ class Workload:
 
         return compute
 
-    def build(self, line: str, mode: int) -> Built:
-        """Build a State from its record line, as ``relay.build`` does."""
-        import tvm
+    def scheduled(self, line: str, mode: int) -> tuple[Any, Any]:
+        """Return the TE schedule of a State, given by its record line, and its arguments."""
         from tvm.auto_scheduler.measure_record import load_record_from_string
 
         try:
@@ -64,10 +63,17 @@ class Workload:
             if mode != PLAIN:
                 self._check_packing(state)
             schedule, args = self.dag.apply_steps_from_state(state, layout_rewrite=mode)
+            return schedule, args
         except Failed:
             raise
         except Exception as error:  # whatever TVM raises of steps that do not apply
             raise Failed("layout error" if mode else "schedule error", last_line(error)) from error
+
+    def build(self, line: str, mode: int) -> Built:
+        """Build a State from its record line, as ``relay.build`` does."""
+        import tvm
+
+        schedule, args = self.scheduled(line, mode)
         try:
             with tvm.transform.PassContext(opt_level=3):
                 return self._built(tvm.build(schedule, list(args), self.target), list(args))

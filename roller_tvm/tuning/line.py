@@ -124,6 +124,9 @@ class Records(Protocol):
             Time spent on building and measuring.
         """
 
+    def best_seconds(self, task: Any) -> float:
+        """Return the time by which the task's record is chosen, or nan."""
+
     def report(self, text: str) -> None:
         """Keep a tuning's summary beside the records, if there is room for it."""
 

@@ -34,11 +34,14 @@ class LinkedKernel:
         Position -> file of the values that the kernel wants there.
     places : dict of int to (shape, start)
         Position -> shape of a larger tensor, of which the task's own is the part from `start`.
+    order : tuple of int
+        The task's tensors in the order of the parameters; () if that is theirs.
     """
 
     name: str
     constants: Mapping[int, str] = field(default_factory=dict)
     places: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _wrong(function: Any, kernel: LinkedKernel, workload: Any, known: Mapping[in
         else:
             values = known[n] if n in known else poison(tensor)
         arguments.append(side.tensor(values, device))
-    function(*arguments)
+    function(*(arguments[n] for n in kernel.order or range(len(arguments))))
     for n, right in zip(workload.outputs, expected, strict=True):
         got = arguments[n].numpy()
         if n in kernel.places:
@@ -135,5 +138,8 @@ def _call(library: str, task: LinkedTask, limit_s: float) -> Call:
     return "check_linked", (library, task), limit_s
 
 
+FUNCTIONS = {f.__name__: f for f in (worker.hello, check_linked)}
+
+
 if __name__ == "__main__":
-    worker.main({"hello": worker.hello, "check_linked": check_linked})
+    worker.main(FUNCTIONS)

@@ -14,7 +14,7 @@ from tvm import relax  # noqa: E402
 import roller_tvm  # noqa: E402
 from roller_tvm import disk_cache, exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
-from roller_tvm.explore.dispatch import Site, Variant, source  # noqa: E402
+from roller_tvm.explore.dispatch import FFI, PACKED, Site, Variant, source  # noqa: E402
 from roller_tvm.relax import variants  # noqa: E402
 from roller_tvm.tuning import linked  # noqa: E402
 
@@ -174,7 +174,7 @@ def test_requests_can_be_ended_early(compiled, tmp_path):
         right(model.run(inputs), expected)
     serving.stop()
     right(model.run(inputs), expected)
-    assert model._serving is None and (tmp_path / "records" / exploring.STATE).exists()
+    assert model._serving is None and model._session.line.state_of(tmp_path / "records").exists()
 
 
 def test_ctrl_c_keeps_what_is_known(compiled, tmp_path):
@@ -185,7 +185,7 @@ def test_ctrl_c_keeps_what_is_known(compiled, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         model.explore(inputs, top=2, records=tmp_path / "records", progress=stop)
-    assert json.loads((tmp_path / "records" / exploring.STATE).read_text())["runs"] >= 1
+    assert json.loads(model._session.line.state_of(tmp_path / "records").read_text())["runs"] >= 1
     right(model.run(inputs), expected)
 
 
@@ -207,8 +207,9 @@ def test_what_cannot_be_explored_is_refused(compiled, tmp_path):
             model.explore(inputs, **wrong)
 
 
-def test_the_text_of_sites_compiles_alone(tmp_path):
+@pytest.mark.parametrize("by", [FFI, PACKED])
+def test_the_text_of_sites_compiles_alone(tmp_path, by):
     sites = [Site("dense", ("a", "b"), (Variant("k0", (0, 1, 3)), Variant("k1", (0, 2, 3)))),
              Site("relu", ("a",), (Variant("k2", (0, 1)),))]  # fmt: skip
-    (tmp_path / "s.cc").write_text(source(sites))
+    (tmp_path / "s.cc").write_text(source(sites, by))
     subprocess.run(["g++", "-Wall", "-Werror", "-c", tmp_path / "s.cc", "-o", tmp_path / "s.o"], check=True)
