@@ -202,7 +202,7 @@ class Model:
     def explore(
         self, inputs: Mapping[str, Any] | None = None, *, budget: float | None = None, runs: int | None = None,
         online: bool = False, top: int | None = None, records: str | os.PathLike[str] | None = None,
-        progress: Callable[[Any], None] | None = None,
+        progress: Callable[[Any], None] | None = None, tracker: str | None = None, key: str | None = None,
     ) -> Any:  # fmt: skip
         """Try the best plans of all operators at once, in runs of the model itself; go on with the winners.
 
@@ -224,6 +224,8 @@ class Model:
             As of `tune`, with the state of the exploration beside it: another exploration goes on from there.
         progress : function, optional
             Called now and then with the exploration; its `result` is the state.
+        tracker, key : str, optional
+            As of `tune`, and refused: the process that explores runs the model.
 
         Returns
         -------
@@ -233,7 +235,7 @@ class Model:
         Raises
         ------
         UsageError
-            The model was loaded from a file, or is not for a CPU.
+            The model was loaded from a file, is not for a CPU, or a tracker was given.
         """
         if self._session is None:
             raise UsageError("a loaded model cannot be explored", self._name, "compile the model again")
@@ -243,8 +245,9 @@ class Model:
             if value is not None:
                 _check_count(name, value, "explore")
         _check_path("records", records, "explore")
-        from roller_tvm.exploring import TOP, ModelExploration, Serving
+        from roller_tvm.exploring import TOP, ModelExploration, Serving, refuse_remote
 
+        refuse_remote(tracker, key)
         arrays = None if inputs is None else checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
         place = self._session.place_for(records)

@@ -32,6 +32,13 @@ MEMORY = 1 << 30
 Progress = Callable[[str], None]
 
 
+def refuse_remote(tracker: str | None, key: str | None) -> None:
+    """Refuse a tracker: the process that explores is the one that runs the model."""
+    if tracker or key:
+        told = "exploration picks kernels in the memory of the process that runs the model, so no server can do it"
+        raise UsageError(told, "tracker", "explore on the board itself, or tune with the tracker")
+
+
 class ModelExploration:
     """The exploration of a session's model.
 

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the convergence")
     add_winograd_argument(parser)
     add_fusion_arguments(parser)
-    parser.add_argument("--buckets", help=argparse.SUPPRESS)
+    for name in ("--buckets", "--rpc-tracker", "--rpc-key"):  # refused, with the reason
+        parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -39,6 +40,9 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value <= 0:
             raise UsageError(f"--{name} must be above 0 (got {value:g})", remedy="leave it out")
+    from roller_tvm.exploring import ModelExploration, refuse_remote
+
+    refuse_remote(args.rpc_tracker, args.rpc_key)
     check_fusion_arguments(args)
     if args.fuse_rtasks or args.buckets:
         raise UsageError("it explores kernels as they are", "--fuse-rtasks", "leave it out")
@@ -49,8 +53,6 @@ def run(args: argparse.Namespace) -> int:
     read_model(args, session)
     if session.line.holds_records(args.output):
         session.records = args.output
-    from roller_tvm.exploring import ModelExploration
-
     made = ModelExploration(session, args.output, None, args.top)
     live, lines = sys.stderr.isatty() and not args.json, 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..errors import RecordError
+from ..errors import BadInput, DiskFull, RecordError, cannot_write
 from ..folders import beside
 from .dispatch import Site, Table
 from .explorer import Explorer, Proposal
@@ -118,7 +118,8 @@ class Exploration:
             if self.done:
                 self.settle()
             if self.done or time.monotonic() - self._kept > KEEP_S:
-                self.keep()
+                with suppress(DiskFull, BadInput):  # no request fails for it: the next writing is tried later
+                    self.keep()
             return result
 
     def _proposal(self) -> Proposal:
@@ -165,13 +166,23 @@ class Exploration:
             self.keep()
 
     def keep(self) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state, whole or not at all.
+
+        Raises
+        ------
+        DiskFull, BadInput
+            It cannot be written; the one that was there is.
+        """
         self._kept = time.monotonic()
         if self.state is None or not self._changed:
             return
+        try:
+            with beside(self.state) as made:
+                made.write_text(json.dumps(self.explorer.to_json()), encoding="utf-8")
+        except OSError as error:
+            full = "no space left to write the state of the exploration; the one of earlier is intact"
+            raise cannot_write(error, self.state, full, "free some space and explore again: it goes on") from error
         self._changed = False
-        with beside(self.state) as made:
-            made.write_text(json.dumps(self.explorer.to_json()), encoding="utf-8")
 
 
 def _read(path: Path | None) -> Any:

@@ -1,5 +1,6 @@
 """A Relay model explored while it runs: every variant is right, winners become Ansor's records, bad ones never run."""
 
+import json
 import subprocess
 
 import numpy as np
@@ -143,3 +144,26 @@ def test_kernels_in_one_module_are_refused():
     built = relay.build(network(), "llvm")
     with pytest.raises(UsageError, match="one by one"):
         relay_exploring.operator_seconds(built, {"x": X}, None)
+
+
+def test_two_explorers_of_one_file_and_ctrl_c_lose_no_record(expected, tmp_path):
+    place = tmp_path / "records.json"
+    one, other = (
+        exploring.ModelExploration(roller_tvm.compile(network(), TARGET)._session, place, {"x": X}, 2) for _ in range(2)
+    )
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        other.explore(None, None, stop)
+    one.explore(None, None, None)
+    written = [len(read_records(place)) for made in (one, other, one) if made.finish()]
+    assert written == sorted(written) and one.running.done
+    right(one.start.run({"x": X}), expected)
+    assert json.loads((tmp_path / "records.json.explore").read_text())["runs"] >= 1
+
+
+def test_a_tracker_is_refused_with_the_reason():
+    with pytest.raises(UsageError, match="no server can do it"):
+        roller_tvm.compile(network(), TARGET).explore(tracker="127.0.0.1:9190", key="board")
