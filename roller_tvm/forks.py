@@ -21,7 +21,8 @@ from typing import Any, NoReturn, TypeVar
 from .disk_cache import DiskCache
 from .folders import leave_temporary_folder
 
-Item, Made = TypeVar("Item"), TypeVar("Made")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 #: Seconds of an item from which on forks pay: one that the cache holds takes less.
 LONG_S = 0.02

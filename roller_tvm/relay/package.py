@@ -133,7 +133,8 @@ class LoadedModel(package.LoadedModel):
         return [inputs]
 
     def call(self, *arguments: Any) -> Any:
-        return self.run(*arguments, on_device=True)
+        (inputs,) = arguments
+        return self.run(inputs, on_device=True)
 
     def outputs(self, made: Any, on_device: bool = False) -> list[Any]:
         return list(made) if on_device else [output.numpy() for output in made]
