@@ -248,7 +248,9 @@ def _without_native_operators() -> None:
     """Let torchvision be imported where its native operators are built for another torch: networks need none."""
     import torch
 
-    if not hasattr(torch.ops.torchvision, "nms"):
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

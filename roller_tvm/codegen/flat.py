@@ -324,7 +324,8 @@ def is_vector(expression: Any) -> bool:
 
 
 def in_order(parts: list[Any], tir: Any) -> Any:
-    """Return the statements in a sequence; a single one as it is, as TVM has no sequence of one."""
+    """Return the statements in a sequence; a single one as it is, as TVM has no sequence of one, nor one in another."""
+    parts = [s for part in parts for s in (part.seq if kind_of(part) == "SeqStmt" else [part])]
     return tir.SeqStmt(parts) if len(parts) > 1 else parts[0]
 
 

@@ -1,8 +1,9 @@
 """Products of float32 on a matrix unit, as a PrimFunc of loops (TVM 0.25 and later): ``micro_perf.matrix_unit``.
 
-A first parallel loop splits the left operand in parts of bfloat16. A second one shares the blocks of the product; a
-block of 32 x 32 has four accumulators in tiles, and six products of tiles are added for each 32 terms. What follows the
-product is computed with each block, while it is in the cache.
+The left operand is split in parts of bfloat16: where the cores share columns, by a parallel loop of its own; where they
+share rows, by each core just before it multiplies them, so that the parts stay in its cache. A block of 32 x 32 has
+four accumulators in tiles, and six products of tiles are added for each 32 terms. What follows the product is computed
+with each block, while it is in the cache.
 
 The products of parts are no products where an operand is no number of bfloat16 (infinity, NaN, the last 2^-9 below the
 largest float32): blocks of rows with such elements are summed up by ordinary multiply-adds.
@@ -16,14 +17,11 @@ from typing import Any
 import numpy as np
 
 from ..device.known import estimate
-from ..device.matrix_unit import ASK, SYSTEM_CALL, TILES
 from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, ROWS, MatrixTiles
 from .dialect import FIRST_LEVEL, SECOND_LEVEL, dialect_here
-from .flat import PARALLEL, loop_of
+from .flat import PARALLEL, in_order, loop_of
+from .tile_unit import ROW_BYTES, TILE, TileUnit, widened
 
-#: Bytes of a row of a tile; elements of one.
-ROW_BYTES = 64
-TILE = ROWS * DEPTH
 #: Elements of a block of an operand: its parts, each of two tiles.
 OPERAND = PARTS * 2 * TILE
 #: Accumulators, by (half of the rows, half of the columns), and the tiles of the operands' halves.
@@ -46,13 +44,16 @@ def packed_weights(weights: np.ndarray) -> np.ndarray:
     Returns
     -------
     array of uint16, (columns / 32, terms / 32, 3, 2, 16, 16, 2)
-        Blocks of columns, of terms; parts; halves of the columns; pairs of terms; columns; terms of a pair.
+        Blocks of columns, of terms, the last filled up with zeros; parts; halves of the columns; pairs of terms;
+        columns; terms of a pair.
 
     Examples
     --------
     >>> packed_weights(np.ones((64, 32), "float32")).shape
     (1, 2, 3, 2, 16, 16, 2)
     """
+    terms, columns = weights.shape
+    weights = np.pad(weights, [(0, -terms % DEPTH), (0, -columns % BLOCK)])
     terms, columns = weights.shape
     parts, rest = [], np.ascontiguousarray(weights)
     for _ in range(PARTS):
@@ -88,7 +89,12 @@ class MatrixKernel:
     """
 
     def __init__(
-        self, tiles: MatrixTiles, left: Callable[[Any, Any], Any], right: Any, epilogue: Epilogue, units: int,
+        self,
+        tiles: MatrixTiles,
+        left: Callable[[Any, Any], Any],
+        right: Any,
+        epilogue: Epilogue,
+        units: int,
         emulated: bool = False,
     ) -> None:
         self.dialect = dialect_here()
@@ -96,34 +102,47 @@ class MatrixKernel:
         self.tiles, self.left, self.right = tiles, left, right
         self.epilogue, self.units, self.emulated = epilogue, units, emulated
         height, width, depth = tiles.blocks
-        self.parts = tir.decl_buffer([height * depth * OPERAND], "uint16", "parts")
-        self.largest = tir.decl_buffer([height * LANES], "uint32", "largest")
+        #: Blocks of rows that a core multiplies together; blocks of rows and of terms whose parts are kept.
+        self.together = min(tiles.row_blocks, -(-height // units)) if tiles.by_rows else tiles.row_blocks
+        self.kept = (self.together, tiles.depth_blocks) if tiles.by_rows else (height, depth)
+        self.parts = tir.decl_buffer([self.kept[0] * self.kept[1] * OPERAND], "uint16", "parts")
+        self.largest = tir.decl_buffer([self.kept[0] * LANES], "uint32", "largest")
         blocks = 1 if tiles.chunks == 1 else height * width
         self.sums = tir.decl_buffer([blocks * BLOCK * BLOCK], "float32", "sums")
-        self.config = tir.decl_buffer([ROW_BYTES], "uint8", "config")
-        self.fake = [tir.decl_buffer([TILE], "float32", f"tile{n}") for n in range(8)] if emulated else []
+        self.unit = TileUnit(tir, emulated)
 
     def body(self) -> Any:
         """The statement of the whole kernel."""
-        tir = self.tir
-        rest = [tir.AllocBuffer(self.parts), tir.AllocBuffer(self.largest)]
-        rest += [] if self.tiles.chunks == 1 else self.sums_allocated()
-        split = self.loop("p", self.tiles.blocks[0], self.split, PARALLEL)
-        multiply = self.loop("t", self.units, self.share, PARALLEL)
-        return tir.SeqStmt([*self.asked(), *rest, split, multiply])
+        rest = [] if self.tiles.chunks == 1 else self.sums_allocated()
+        if not self.tiles.by_rows:
+            rest += [*self.parts_allocated(), self.loop("p", self.tiles.blocks[0], self.split, PARALLEL)]
+        return self.in_order([*self.unit.asked(), *rest, self.loop("t", self.units, self.share, PARALLEL)])
+
+    def parts_allocated(self) -> list[Any]:
+        return [self.tir.AllocBuffer(self.parts), self.tir.AllocBuffer(self.largest)]
 
     # Splitting ---------------------------------------------------------------------------------------------------
 
-    def split(self, block: Any) -> Any:
-        """Write a block of rows in parts; the last has zeros for rows that are none."""
-        tir, (_, _, depth) = self.tir, self.tiles.blocks
-        top = block * LANES
+    def split(self, block: Any, slot: Any = None, chunk: Any = 0) -> Any:
+        """Write a block of rows in parts; the last has zeros for rows and terms that are none.
+
+        Parameters
+        ----------
+        slot : Expr, optional
+            Number of the block among those that are kept; by default all are.
+        chunk : Expr
+            Of the sum, of which parts are kept.
+        """
+        tir, deep, slot = self.tir, self.kept[1], block if slot is None else slot
+        top = slot * LANES
         clear = self.vector(lambda v: tir.BufferStore(self.largest, self.u32(0), [top + v]))
+        if self.tiles.by_rows and self.tiles.chunks > 1:
+            clear = tir.IfThenElse(chunk == 0, clear, None)
 
         def one(k: Any, r: Any, h: Any) -> Any:
             row = block * BLOCK + r
-            at = self.place(block, k, r) + h * LANES
-            start = k * DEPTH + h * LANES
+            at = (slot * deep + k) * OPERAND + tir.floordiv(r, ROWS) * TILE + tir.floormod(r, ROWS) * DEPTH + h * LANES
+            start = (chunk * deep + k) * DEPTH + h * LANES
 
             def element(v: Any) -> Any:
                 value = self.left(row, start + v)
@@ -136,23 +155,21 @@ class MatrixKernel:
                     rounded = (bits + self.u32(0x7FFF) + ((bits >> self.u32(16)) & self.u32(1))) >> self.u32(16)
                     stores.append(tir.BufferStore(self.parts, tir.Cast("uint16", rounded), [at + part * 2 * TILE + v]))
                     value = value - tir.reinterpret("float32", rounded << self.u32(16))
-                return tir.SeqStmt(stores)
+                return self.in_order(stores)
 
             def nothing(v: Any) -> Any:
                 zero = tir.const(0, "uint16")
-                return tir.SeqStmt([tir.BufferStore(self.parts, zero, [at + p * 2 * TILE + v]) for p in range(PARTS)])
+                return self.in_order([tir.BufferStore(self.parts, zero, [at + p * 2 * TILE + v]) for p in range(PARTS)])
 
-            return self.where_a_row(row, self.vector(element), self.vector(nothing))
+            some = self.vector(element)
+            if self.tiles.terms % DEPTH:
+                some = tir.IfThenElse(start < self.tiles.terms, some, self.vector(nothing))
+            return self.where_a_row(row, some, self.vector(nothing))
 
         halves = self.loop(
-            "k", depth, lambda k: self.loop("r", BLOCK, lambda r: self.loop("h", 2, lambda h: one(k, r, h)))
+            "k", deep, lambda k: self.loop("r", BLOCK, lambda r: self.loop("h", 2, lambda h: one(k, r, h)))
         )
-        return tir.SeqStmt([clear, halves])
-
-    def place(self, block: Any, k: Any, r: Any) -> Any:
-        """Return where a row of a block of the left operand's first part begins."""
-        depth = self.tiles.blocks[2]
-        return (block * depth + k) * OPERAND + self.tir.floordiv(r, ROWS) * TILE + self.tir.floormod(r, ROWS) * DEPTH
+        return self.in_order([clear, halves])
 
     # Products ----------------------------------------------------------------------------------------------------
 
@@ -163,31 +180,39 @@ class MatrixKernel:
         own = [-(-extent // self.units) for extent in (height, width)]
         rows = own[0] if tiles.by_rows else height
         columns = width if tiles.by_rows else own[1]
-        together = min(tiles.row_blocks, rows)
+        together = self.together
 
-        def at(first: Any, chunk: Any, jj: Any, ii: Any) -> Any:
+        def within(first: Any, ii: Any, made: Callable[[Any], Any], j: Any = None) -> Any:
+            """What is made of a block of rows, if it and the block of columns are some, and this core's."""
             inside = first * together + ii
             i = thread * rows + inside if tiles.by_rows else inside
-            j = jj if tiles.by_rows else thread * columns + jj
             limits = [inside < rows] if rows % together else []
             limits += [i < height] if tiles.by_rows and height % self.units else []
-            limits += [j < width] if not tiles.by_rows and width % self.units else []
-            block = self.block(i, j, chunk, ii, together)
+            limits += [j < width] if j is not None and not tiles.by_rows and width % self.units else []
+            found = made(i)
             for limit in limits:
-                block = tir.IfThenElse(limit, block, None)
-            return block
+                found = tir.IfThenElse(limit, found, None)
+            return found
+
+        def pass_(first: Any, chunk: Any) -> Any:
+            def column(jj: Any) -> Any:
+                j = jj if tiles.by_rows else thread * columns + jj
+                return self.loop("i", together, lambda ii: within(
+                    first, ii, lambda i: self.block(i, j, chunk, ii, together), j))  # fmt: skip
+
+            products = self.loop("j", columns, column)
+            if not tiles.by_rows:
+                return products
+            split = self.loop("p", together, lambda ii: within(first, ii, lambda i: self.split(i, ii, chunk)))
+            return self.in_order([split, products])
 
         loops = self.loop(
             "first", -(-rows // together),
-            lambda first: self.loop(
-                "chunk", tiles.chunks,
-                lambda chunk: self.loop(
-                    "j", columns, lambda jj: self.loop("i", together, lambda ii: at(first, chunk, jj, ii))
-                ),
-            ),
+            lambda first: self.loop("chunk", tiles.chunks, lambda chunk: pass_(first, chunk)),
         )  # fmt: skip
-        own_memory = self.sums_allocated() if tiles.chunks == 1 else []
-        return tir.SeqStmt([*own_memory, *self.configured(), loops, *self.released()])
+        own_memory = self.parts_allocated() if tiles.by_rows else []
+        own_memory += self.sums_allocated() if tiles.chunks == 1 else []
+        return self.in_order([*own_memory, *self.unit.configured(), loops, *self.unit.released()])
 
     def sums_allocated(self) -> list[Any]:
         """The memory of sums. TVM narrows a buffer to the elements that it sees used; tiles are stored beyond them."""
@@ -205,21 +230,22 @@ class MatrixKernel:
         if self.tiles.last_rows <= ROWS:
             half = self.products(i, j, chunk, base, 1, number, passes)
             whole = half if height == 1 else tir.IfThenElse(i < height - 1, whole, half)
-        after = tir.SeqStmt([self.exact_again(i, j, base), self.followed(i, j, base)])
-        return tir.SeqStmt([whole, after if chunks == 1 else tir.IfThenElse(chunk == chunks - 1, after, None)])
+        after = self.in_order([self.exact_again(i, j, base, number), self.followed(i, j, base)])
+        return self.in_order([whole, after if chunks == 1 else tir.IfThenElse(chunk == chunks - 1, after, None)])
 
     def products(self, i: Any, j: Any, chunk: Any, base: Any, halves: int, number: Any, passes: int) -> Any:
         """One block's tiles, over a chunk of the sum."""
         tir, depth, own = self.tir, self.tiles.blocks[2], self.tiles.depth_blocks
         tiles = [(SUMS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
-        zero = tir.SeqStmt([self.zero(tile) for tile, _ in tiles])
+        zero = self.in_order([self.unit.zero(tile) for tile, _ in tiles])
         if self.tiles.chunks > 1:
-            loaded = tir.SeqStmt([self.load(tile, self.sums, at, 4 * BLOCK) for tile, at in tiles])
+            loaded = self.in_order([self.unit.load(tile, self.sums, at, 4 * BLOCK) for tile, at in tiles])
             zero = tir.IfThenElse(chunk == 0, zero, loaded)
 
         def step(k: Any) -> Any:
             at = chunk * own + k
-            left, right = (i * depth + at) * OPERAND, (j * depth + at) * OPERAND
+            kept = number * own + k if self.tiles.by_rows else i * depth + at
+            left, right = kept * OPERAND, (j * depth + at) * OPERAND
             found: list[Any] = []
             panel = ((j + 1) * depth + chunk * own) * OPERAND
             ahead = self.ahead(left, right, panel, number * own + k, passes)
@@ -228,19 +254,21 @@ class MatrixKernel:
             for a, b in PAIRS:
                 if a != before[0]:
                     own_at = [(h, left + (2 * a + h) * TILE) for h in range(halves)]
-                    found += [self.load(LEFT[h], self.parts, place, ROW_BYTES) for h, place in own_at]
+                    found += [self.unit.load(LEFT[h], self.parts, place, ROW_BYTES) for h, place in own_at]
                 if b != before[1]:
-                    found += [self.load(RIGHT[h], self.right, right + (2 * b + h) * TILE, ROW_BYTES) for h in range(2)]
+                    found += [
+                        self.unit.load(RIGHT[h], self.right, right + (2 * b + h) * TILE, ROW_BYTES) for h in range(2)
+                    ]
                 for h in range(halves):
                     for g in range(2):
-                        found.append(self.multiply(SUMS[h][g], LEFT[h], RIGHT[g]))
+                        found.append(self.unit.multiply(SUMS[h][g], LEFT[h], RIGHT[g]))
                         found += ahead[:each]
                         ahead = ahead[each:]
                 before = a, b
-            return tir.SeqStmt(found)
+            return self.in_order(found)
 
-        stored = [self.store(tile, at) for tile, at in tiles]
-        return tir.SeqStmt([zero, self.loop("k", own, step), *stored])
+        stored = [self.unit.store(tile, self.sums, at, 4 * BLOCK) for tile, at in tiles]
+        return self.in_order([zero, self.loop("k", own, step), *stored])
 
     def followed(self, i: Any, j: Any, base: Any) -> Any:
         """Compute what follows the product, of one block."""
@@ -249,22 +277,25 @@ class MatrixKernel:
             at = i * BLOCK + r
 
             def half(h: Any) -> Any:
+                first = j * BLOCK + h * LANES
+
                 def element(v: Any) -> Any:
                     found = self.tir.BufferLoad(self.sums, [base + r * BLOCK + h * LANES + v])
-                    return self.epilogue(at, j * BLOCK + h * LANES + v, found)
+                    return self.epilogue(at, first + v, found)
 
-                return self.vector(element)
+                stored, columns = self.vector(element), self.tiles.columns
+                return self.tir.IfThenElse(first < columns, stored, None) if columns % BLOCK else stored
 
             return self.where_a_row(at, self.loop("h", 2, half))
 
         return self.loop("r", BLOCK, row)
 
-    def exact_again(self, i: Any, j: Any, base: Any) -> Any:
+    def exact_again(self, i: Any, j: Any, base: Any, number: Any) -> Any:
         """Sum up a block by multiply-adds, if its rows have elements that are no numbers of bfloat16."""
-        tir, depth = self.tir, self.tiles.blocks[2]
-        large = tir.BufferLoad(self.largest, [i * LANES])
+        tir, depth, top = self.tir, self.tiles.blocks[2], (number if self.tiles.by_rows else i) * LANES
+        large = tir.BufferLoad(self.largest, [top])
         for lane in range(1, LANES):
-            large = tir.Max(large, tir.BufferLoad(self.largest, [i * LANES + lane]))
+            large = tir.Max(large, tir.BufferLoad(self.largest, [top + lane]))
 
         def row(r: Any) -> Any:
             at = base + r * BLOCK
@@ -274,7 +305,7 @@ class MatrixKernel:
                     def element(v: Any) -> Any:
                         place = (j * depth + tir.floordiv(k, DEPTH)) * OPERAND + h * TILE
                         place = place + tir.floordiv(tir.floormod(k, DEPTH), 2) * DEPTH + v * 2 + tir.floormod(k, 2)
-                        parts = [self.widened(self.right, place + part * 2 * TILE) for part in range(PARTS)]
+                        parts = [widened(self.tir, self.right, place + part * 2 * TILE) for part in range(PARTS)]
                         value = self.left(i * BLOCK + r, k)
                         index, weight = [at + h * LANES + v], parts[0] + parts[1] + parts[2]
                         return tir.BufferStore(self.sums, tir.BufferLoad(self.sums, index) + value * weight, index)
@@ -287,78 +318,10 @@ class MatrixKernel:
                 "h", 2, lambda h: self.vector(
                     lambda v: tir.BufferStore(self.sums, tir.const(0.0, "float32"), [at + h * LANES + v]))
             )  # fmt: skip
-            found = tir.SeqStmt([clear, self.loop("k", self.tiles.terms, term)])
+            found = self.in_order([clear, self.loop("k", self.tiles.terms, term)])
             return self.where_a_row(i * BLOCK + r, found)
 
         return tir.IfThenElse(large >= self.u32(TOO_LARGE), self.loop("r", BLOCK, row), None)
-
-    # The unit ----------------------------------------------------------------------------------------------------
-
-    def asked(self) -> list[Any]:
-        """Ask the system for the unit; without it the kernel ends in an error, not in a signal."""
-        if self.emulated:
-            return []
-        from tvm import ir
-
-        tir = self.tir
-        call = tir.call_extern("int64", "syscall", *(tir.const(n, "int64") for n in (SYSTEM_CALL, ASK, TILES)))
-        told = "this process may not use the CPU's matrix unit; remedy: compile for -mattr=-amx-tile"
-        kind, words = (ir.StringImm(text) for text in ("RuntimeError", told))
-        return [tir.AssertStmt(call == 0, kind, [words])]
-
-    def configured(self) -> list[Any]:
-        """Eight tiles of 16 rows of 64 bytes: the unit's first palette."""
-        tir = self.tir
-        if self.emulated:
-            return [tir.AllocBuffer(buffer) for buffer in self.fake]
-        content = [0] * ROW_BYTES
-        content[0] = 1
-        content[16:32:2], content[48:56] = [ROW_BYTES] * 8, [ROWS] * 8
-        stores = [tir.BufferStore(self.config, tir.const(v, "uint8"), [n]) for n, v in enumerate(content)]
-        return [tir.AllocBuffer(self.config), *stores, self.call("ldtilecfg", self.address(self.config, 0))]
-
-    def released(self) -> list[Any]:
-        return [] if self.emulated else [self.call("tilerelease")]
-
-    def zero(self, tile: int) -> Any:
-        if self.emulated:
-            cleared = self.tir.const(0.0, "float32")
-            return self.loop("n", ROWS * ROWS, lambda n: self.tir.BufferStore(self.fake[tile], cleared, [n]))
-        return self.call("tilezero", self.i8(tile))
-
-    def load(self, tile: int, buffer: Any, at: Any, stride: int) -> Any:
-        """Load a tile; `stride` is in bytes. Emulated, numbers of bfloat16 become float32."""
-        tir = self.tir
-        if not self.emulated:
-            return self.call("tileloadd64", self.i8(tile), self.address(buffer, at), tir.const(stride, "int64"))
-        if str(buffer.dtype) == "float32":
-            return self._rows(lambda r, c: tir.BufferStore(
-                self.fake[tile], tir.BufferLoad(buffer, [at + r * (stride // 4) + c]), [r * ROWS + c]))  # fmt: skip
-        return self.loop(
-            "n", TILE, lambda n: tir.BufferStore(self.fake[tile], self.widened(buffer, at + n), [n])
-        )
-
-    def store(self, tile: int, at: Any) -> Any:
-        tir = self.tir
-        if not self.emulated:
-            return self.call(
-                "tilestored64", self.i8(tile), self.address(self.sums, at), tir.const(4 * BLOCK, "int64")
-            )
-        return self._rows(lambda r, c: tir.BufferStore(
-            self.sums, tir.BufferLoad(self.fake[tile], [r * ROWS + c]), [at + r * BLOCK + c]))  # fmt: skip
-
-    def multiply(self, total: int, left: int, right: int) -> Any:
-        if not self.emulated:
-            return self.call("tdpbf16ps", *map(self.i8, (total, left, right)))
-        tir, fake = self.tir, self.fake
-
-        def term(r: Any, c: Any, k: Any) -> Any:
-            own = tir.BufferLoad(fake[total], [r * ROWS + c])
-            a = tir.BufferLoad(fake[left], [r * DEPTH + k])
-            b = tir.BufferLoad(fake[right], [tir.floordiv(k, 2) * DEPTH + c * 2 + tir.floormod(k, 2)])
-            return tir.BufferStore(fake[total], own + a * b, [r * ROWS + c])
-
-        return self._rows(lambda r, c: self.loop("k", DEPTH, lambda k: term(r, c, k)))
 
     def ahead(self, left: Any, right: Any, panel: Any, step: Any, passes: int) -> list[Any]:
         """Return prefetches of both operands' next blocks (to the nearest cache) and of the constant's next panel.
@@ -381,34 +344,20 @@ class MatrixKernel:
 
     # Words -------------------------------------------------------------------------------------------------------
 
+    def in_order(self, parts: list[Any]) -> Any:
+        return in_order(parts, self.tir)
+
     def where_a_row(self, row: Any, found: Any, otherwise: Any = None) -> Any:
         """Return a statement for rows that are some: the last block may have fewer."""
         if self.tiles.last_rows == BLOCK:
             return found
         return self.tir.IfThenElse(row < self.tiles.rows, found, otherwise)
 
-    def widened(self, buffer: Any, at: Any) -> Any:
-        """Return a number of bfloat16 as float32."""
-        bits = self.tir.Cast("uint32", self.tir.BufferLoad(buffer, [at])) << self.u32(16)
-        return self.tir.reinterpret("float32", bits)
-
     def loop(self, name: str, extent: int, body: Callable[[Any], Any], kind: int | None = None) -> Any:
         return loop_of(self.tir, name, extent, body, kind, "int64")
 
     def vector(self, body: Callable[[Any], Any]) -> Any:
         return self.loop("v", LANES, body, self.tir.ForKind.VECTORIZED)
-
-    def _rows(self, body: Callable[[Any, Any], Any]) -> Any:
-        return self.loop("r", ROWS, lambda r: self.loop("c", ROWS, lambda c: body(r, c)))
-
-    def call(self, name: str, *args: Any) -> Any:
-        return self.tir.Evaluate(self.tir.call_llvm_intrin("void", f"llvm.x86.{name}", *args))
-
-    def address(self, buffer: Any, at: Any) -> Any:
-        return self.tir.address_of(self.tir.BufferLoad(buffer, [at]))
-
-    def i8(self, value: int) -> Any:
-        return self.tir.const(value, "int8")
 
     def u32(self, value: int) -> Any:
         return self.tir.const(value, "uint32")

@@ -36,7 +36,7 @@ class MatrixTiles:
     Parameters
     ----------
     rows, terms, columns : int
-        Of the product; `terms` and `columns` are multiples of a block.
+        Of the product; `terms` and `columns` are multiples of 16, and filled up with zeros to whole blocks.
     row_blocks : int
         Blocks of rows that stay in a core's cache while all columns pass.
     depth_blocks : int
@@ -64,7 +64,7 @@ class MatrixTiles:
     @property
     def blocks(self) -> tuple[int, int, int]:
         """Blocks of the rows, the columns, the sum."""
-        return ceil(self.rows / BLOCK), self.columns // BLOCK, self.terms // DEPTH
+        return ceil(self.rows / BLOCK), ceil(self.columns / BLOCK), ceil(self.terms / DEPTH)
 
     @property
     def chunks(self) -> int:
@@ -81,13 +81,17 @@ class MatrixTiles:
         return f"cpu.matrix rows={self.row_blocks * BLOCK} k={self.depth_blocks * DEPTH} by {shared}"
 
 
-def matrix_tiles(rows: int, terms: int, columns: int, device: DeviceSpec) -> MatrixTiles | None:
+def matrix_tiles(
+    rows: int, terms: int, columns: int, device: DeviceSpec, moved_bytes: int = 0
+) -> MatrixTiles | None:
     """Return the blocks of a product of float32 by a constant; None without a matrix unit, or if they do not fit.
 
     Parameters
     ----------
     rows, terms, columns : int
         (rows x terms) by (terms x columns).
+    moved_bytes : int
+        Of the tensors that are read and written beside the constant.
 
     Examples
     --------
@@ -96,10 +100,10 @@ def matrix_tiles(rows: int, terms: int, columns: int, device: DeviceSpec) -> Mat
     True
     """
     peak = device.peak(DTYPE, tensor=True)
-    if not peak or terms % DEPTH or columns % BLOCK or not device.has("l2"):
+    if not peak or terms % ROWS or columns % ROWS or not device.has("l2"):
         return None
     cache = device.level("l2").capacity_bytes * CACHE_SHARE
-    height, width, depth = ceil(rows / BLOCK), columns // BLOCK, terms // DEPTH
+    height, width, depth = ceil(rows / BLOCK), ceil(columns / BLOCK), ceil(terms / DEPTH)
     block = BLOCK * DEPTH * SPLIT_BYTES  # bytes of a block of either operand
     fitting = [
         n for n in range(depth, 0, -1)
@@ -109,20 +113,25 @@ def matrix_tiles(rows: int, terms: int, columns: int, device: DeviceSpec) -> Mat
         return None
     chunk = fitting[0]
     together = min(height, int(cache / (chunk * block)) - 1)
-    padded, units = ROWS * ceil(rows / ROWS), device.units
+    padded, units, far = ROWS * ceil(rows / ROWS), device.units, device.far.bandwidth_gbps
+    summed, across = DEPTH * depth, BLOCK * width
     splitting = rows * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * units)
-    partial = 2 * 4 * rows * columns * (depth // chunk - 1) / device.bandwidth("l2")
+    partial = 2 * 4 * rows * across * (depth // chunk - 1) / device.bandwidth("l2")
 
     def shared(by_rows: bool) -> MatrixTiles:
         """The product with its rows or its columns shared by the cores; the busiest one tells its time."""
         own_rows = min(padded, BLOCK * ceil(height / units)) if by_rows else padded
-        own_columns = columns if by_rows else BLOCK * ceil(width / units)
-        products = 2.0 * own_rows * terms * own_columns * len(PAIRS) / (peak / units * MATRIX_SHARE)
+        own_columns = across if by_rows else BLOCK * ceil(width / units)
+        products = 2.0 * own_rows * summed * own_columns * len(PAIRS) / (peak / units * MATRIX_SHARE)
         # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
         passes = ceil(height / together) * (units if by_rows else 1)
-        weights = passes * SPLIT_BYTES * terms * columns / device.far.bandwidth_gbps
-        nanoseconds = max(products, weights) + MATRIX_EXPOSED * min(products, weights) + splitting + partial
-        seconds = nanoseconds * 1e-9 + 2 * device.launch_overhead_us * 1e-6
+        moved = passes * SPLIT_BYTES * summed * across
+        parts = 0 if by_rows else SPLIT_BYTES * rows * summed
+        if moved_bytes + parts > units * cache:  # parts are written by one core each, and read by all
+            moved += moved_bytes + (1 + units) * parts
+        nanoseconds = max(products, moved / far) + MATRIX_EXPOSED * min(products, moved / far) + splitting + partial
+        launches = 1 if by_rows else 2
+        seconds = nanoseconds * 1e-9 + launches * device.launch_overhead_us * 1e-6
         return MatrixTiles(rows, terms, columns, together, chunk, by_rows, seconds)
 
     return min(map(shared, (False, True)), key=lambda tiles: tiles.seconds)

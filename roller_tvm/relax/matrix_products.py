@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..codegen.matrix_kernel import MatrixKernel, is_splittable, packed_weights
+from ..codegen.matrix_kernel import LANES, OPERAND, MatrixKernel, is_splittable, packed_weights
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec, parse_target
 from ..device.matrix_unit import names_matrix_unit
@@ -31,6 +31,7 @@ class _Chosen:
     """A function's product on the matrix unit, and the position of its weights."""
 
     func: Any
+    nest: ProductNest
     tiles: MatrixTiles
     weights: int
 
@@ -78,21 +79,22 @@ class MatrixProducts:
 
     def _chosen(self, func: Any) -> _Chosen | None:
         nest = product_nest(func)
-        if nest is None:
+        if nest is None or nest.run % LANES:
             return None
         position = next(n for n, p in enumerate(parameters(func)) if key(p) == key(nest.right))
-        tiles = matrix_tiles(nest.rows, nest.terms, nest.columns, self.device)
+        tiles = matrix_tiles(nest.rows, nest.terms, nest.columns, self.device, nest.moved_bytes)
         if tiles is None or position not in constant_parameters(func):
             return None
         apart = seconds_alone(func, self.device)
         if apart is not None and tiles.seconds * GAIN >= apart:  # not planned: TVM's own schedule is no faster
             return None
-        return _Chosen(product_func(nest, tiles, self.device.units, self.emulated), tiles, position)
+        return _Chosen(product_func(nest, tiles, self.device.units, self.emulated), nest, tiles, position)
 
 
 def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bool = False) -> Any:
     """Return a function with a product on the matrix unit; `packed_weights`, flat, are in place of its weights."""
-    right = tirx.decl_buffer([3 * nest.terms * nest.columns], "uint16", "weights")
+    _, width, depth = tiles.blocks
+    right = tirx.decl_buffer([width * depth * OPERAND], "uint16", "weights")
     body = MatrixKernel(tiles, nest.left_at, right, nest.stored, units, emulated).body()
     params = [right if key(p) == key(nest.right) else p for p in parameters(nest.func)]
     return kernel_like(nest.func, params, body, {MATRIX: True})
@@ -116,6 +118,7 @@ class _Changer(relax.PyExprMutator):
         weights = array_of(arguments[chosen.weights])
         if weights is None or not is_splittable(weights):
             return op
+        weights = chosen.nest.matrix(weights)
         if called not in self.made:
             self.made[called] = self.builder_.add_func(chosen.func, f"{called.name_hint}_matrix")
         arguments[chosen.weights] = relax.const(packed_weights(weights).reshape(-1), "uint16")

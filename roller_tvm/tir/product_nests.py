@@ -1,15 +1,22 @@
-"""Products of two matrices, and what follows them element by element, read from a PrimFunc that is not scheduled."""
+"""Products of two matrices, and what follows them element by element, read from a PrimFunc that is not scheduled.
+
+The matrices are tensors of any dimensions: a convolution whose window is one pixel is a product of pixels by channels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import Any
 
+import numpy as np
+
 from ..errors import UnsupportedOperator
-from .nodes import Nest, access_of, digits, is_axis, key, nests, parameters
+from ..ir.stage import DTYPE_BYTES
+from .nodes import Nest, access_of, digits, is_axis, key, nests, parameters, variables
 from .open_axes import number
+from .placed import evaluate
 
 #: Nodes of the expression that is stored, at most: a value that is read twice stands in it twice.
 LARGEST = 400
@@ -24,11 +31,14 @@ class ProductNest:
     func : PrimFunc
     left, right : Buffer
         Parameters of the function: rows x terms, terms x columns.
+    left_indices, right_indices : tuple of Expr
+        Of the elements that are multiplied.
     out : Buffer
         The last stage's.
-    extents : tuple of int
-        Of the result; all but the last are rows.
-    terms : int
+    spatial, reduce : tuple of (Var, int)
+        Axes of the product, each with its extent.
+    across : frozenset of int
+        Positions of the spatial axes that number the columns; the others number the rows.
     followers : tuple of Nest
     result : Buffer
         The product's own.
@@ -36,30 +46,62 @@ class ProductNest:
 
     func: Any
     left: Any
+    left_indices: tuple[Any, ...]
     right: Any
+    right_indices: tuple[Any, ...]
     out: Any
-    extents: tuple[int, ...]
-    terms: int
+    spatial: tuple[tuple[Any, int], ...]
+    reduce: tuple[tuple[Any, int], ...]
+    across: frozenset[int]
     followers: tuple[Nest, ...]
     result: Any
 
     @property
     def rows(self) -> int:
-        return prod(self.extents[:-1])
+        return prod(extent for n, (_, extent) in enumerate(self.spatial) if n not in self.across)
 
     @property
     def columns(self) -> int:
-        return self.extents[-1]
+        return prod(self.spatial[n][1] for n in self.across)
+
+    @property
+    def terms(self) -> int:
+        return prod(extent for _, extent in self.reduce)
+
+    @property
+    def run(self) -> int:
+        """Terms, and columns, that are neighbours in memory from each multiple of this number."""
+        return gcd(self.reduce[-1][1], self.spatial[-1][1])
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the tensors that the function reads or writes, without the right operand's."""
+        tensors = [p for p in parameters(self.func) if key(p) != key(self.right)]
+        return sum(prod(number(e) or 1 for e in t.shape) * DTYPE_BYTES.get(str(t.dtype), 1) for t in tensors)
 
     def places(self, row: Any, column: Any) -> list[Any]:
         """Return the indices of an element of the result."""
-        return [*digits(row, self.extents[:-1]), column]
+        positions, found = range(len(self.spatial)), dict[int, Any]()
+        for place, own in ((row, [n for n in positions if n not in self.across]), (column, sorted(self.across))):
+            found.update(zip(own, digits(place, [self.spatial[n][1] for n in own]), strict=True))
+        return [found[n] for n in positions]
 
     def left_at(self, row: Any, term: Any) -> Any:
         """Return an element of the left operand."""
         from tvm import tirx
 
-        return tirx.BufferLoad(self.left, self.places(row, term))
+        axes = {key(var): place for (var, _), place in zip(self.spatial, self.places(row, 0), strict=True)}
+        places = digits(term, [extent for _, extent in self.reduce])
+        axes |= {key(var): place for (var, _), place in zip(self.reduce, places, strict=True)}
+        return tirx.BufferLoad(self.left, [_at(index, axes, {}) for index in self.left_indices])
+
+    def matrix(self, right: np.ndarray) -> np.ndarray:
+        """Return the right operand as a matrix, terms x columns."""
+        terms, columns = np.arange(self.terms)[:, None], np.arange(self.columns)[None]
+        found = [*zip(self.spatial, self.places(0, columns), strict=True),
+                 *zip(self.reduce, digits(terms, [extent for _, extent in self.reduce]), strict=True)]  # fmt: skip
+        known = {key(var): np.asarray(place) for (var, _), place in found}
+        return right[tuple(np.broadcast_arrays(*(evaluate(index, known) for index in self.right_indices)))]
 
     def stored(self, row: Any, column: Any, value: Any) -> Any:
         """Return the statement that stores what follows from an element of the product."""
@@ -90,23 +132,19 @@ def product_nest(func: Any) -> ProductNest | None:
     except UnsupportedOperator:
         return None
     sizes = _sizes(anchor)
-    if sizes is None or len(anchor.stores) != 1 or len(anchor.reduce) != 1 or len(sizes) < 2:
+    if not sizes or len(anchor.stores) != 1 or not anchor.reduce:
         return None
+    terms = [number(iv.dom.extent) for iv, _ in anchor.reduce]
     operands = _operands(anchor)
-    if operands is None:
+    if operands is None or any(extent is None for extent in terms):
         return None
-    (left, left_at), (right, right_at) = operands
-    axes, k = [axis for axis, _ in anchor.spatial], anchor.reduce[0][0]
-    terms = number(k.dom.extent)
-    plain = _are_axes(left_at, [*axes[:-1], k]) and _are_axes(right_at, [k, axes[-1]])
-    given = {key(p) for p in params}
     result = anchor.stores[0].buffer
-    tensors = [left, right, result]
-    if not plain or terms is None or not {key(left), key(right)} <= given:
+    found = next((f for a, b in (operands, operands[::-1]) if (f := _axes(anchor, a, b)) is not None), None)
+    if found is None:
         return None
-    if any(str(tensor.dtype) != "float32" for tensor in tensors):
-        return None
-    if [number(e) for e in left.shape] != [*sizes[:-1], terms]:
+    (left, left_at), (right, right_at), across = found
+    given = {key(p) for p in params}
+    if not {key(left), key(right)} <= given or any(str(t.dtype) != "float32" for t in (left, right, result)):
         return None
     stages = {key(result)}
     for nest in followers:
@@ -119,8 +157,13 @@ def product_nest(func: Any) -> ProductNest | None:
     outputs = [p for p in params if key(p) in stages]
     if len(outputs) != 1 or key(outputs[0]) != key(out) or key(out) == key(left):
         return None
-    found = ProductNest(func, left, right, out, tuple(sizes), terms, tuple(followers), result)
-    return found if _size_of(found) <= LARGEST else None
+    summed = sorted(anchor.reduce, key=lambda axis: key(axis[0].var) == key(left_at[-1]))  # neighbours in memory last
+    spatial, reduce = (
+        tuple((iv.var, int(number(iv.dom.extent) or 0)) for iv, _ in axes) for axes in (anchor.spatial, summed)
+    )
+    product = ProductNest(func, left, tuple(left_at), right, tuple(right_at), out, spatial, reduce, across,
+                          tuple(followers), result)  # fmt: skip
+    return product if _size_of(product) <= LARGEST else None
 
 
 def _sizes(nest: Nest) -> list[int] | None:
@@ -137,6 +180,23 @@ def _operands(anchor: Nest) -> tuple[tuple[Any, list[Any]], tuple[Any, list[Any]
     if own is None or left is None or right is None or key(own[0]) != key(anchor.stores[0].buffer):
         return None
     return left, right
+
+
+def _axes(
+    anchor: Nest, left: tuple[Any, list[Any]], right: tuple[Any, list[Any]]
+) -> tuple[tuple[Any, list[Any]], tuple[Any, list[Any]], frozenset[int]] | None:
+    """Return both operands and the positions of the columns' axes; None if an element of one row has others to itself.
+
+    Neighbouring terms have to be neighbours in the left operand, and neighbouring columns in the result.
+    """
+    used = [set().union(*map(variables, places)) for _, places in (left, right)]
+    across = frozenset(n for n, (iv, _) in enumerate(anchor.spatial) if key(iv.var) in used[1])
+    if any(key(anchor.spatial[n][0].var) in used[0] for n in across) or len(anchor.spatial) - 1 not in across:
+        return None
+    *others, last = left[1]
+    if not any(key(last) == key(iv.var) for iv, _ in anchor.reduce) or any(key(last) in variables(o) for o in others):
+        return None
+    return left, right, across
 
 
 def _are_axes(places: Sequence[Any], axes: Sequence[Any]) -> bool:

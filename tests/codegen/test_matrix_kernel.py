@@ -10,7 +10,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import tirx  # noqa: E402
 
-from roller_tvm.codegen.matrix_kernel import MatrixKernel, is_splittable, packed_weights  # noqa: E402
+from roller_tvm.codegen.matrix_kernel import OPERAND, MatrixKernel, is_splittable, packed_weights  # noqa: E402
 from roller_tvm.device.cpu_detect import detect_cpu  # noqa: E402
 from roller_tvm.device.matrix_unit import matrix_features  # noqa: E402
 from roller_tvm.micro_perf.matrix_unit import MatrixTiles  # noqa: E402
@@ -20,7 +20,7 @@ UNITS = 2
 
 def function(tiles, emulated):
     a = tirx.decl_buffer([tiles.rows, tiles.terms], "float32", "a")
-    w = tirx.decl_buffer([3 * tiles.terms * tiles.columns], "uint16", "w")
+    w = tirx.decl_buffer([tiles.blocks[1] * tiles.blocks[2] * OPERAND], "uint16", "w")
     c = tirx.decl_buffer([tiles.rows, tiles.columns], "float32", "c")
     body = MatrixKernel(
         tiles, lambda row, term: tirx.BufferLoad(a, [row, term]), w,
@@ -45,7 +45,8 @@ def operands(tiles, seed=0):
 
 #: Rows, terms, columns, blocks of rows together, blocks of the sum together, by rows.
 CASES = [(1, 32, 32, 1, 1, False), (16, 64, 32, 1, 2, True), (17, 64, 96, 1, 1, False), (32, 32, 64, 1, 1, False),
-         (70, 64, 32, 2, 2, True), (75, 128, 96, 2, 2, False), (100, 96, 64, 3, 1, True)]  # fmt: skip
+         (70, 64, 32, 2, 2, True), (75, 128, 96, 2, 2, False), (100, 96, 64, 3, 1, True),
+         (70, 48, 80, 2, 2, True), (40, 16, 144, 2, 1, False), (150, 112, 48, 2, 2, True)]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

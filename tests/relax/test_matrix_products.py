@@ -11,7 +11,8 @@ tvm = pytest.importorskip("tvm")
 from tvm import relax  # noqa: E402
 
 from roller_tvm.device.spec import FrozenMap  # noqa: E402
-from roller_tvm.relax import pipeline  # noqa: E402
+from roller_tvm.relax import matrix_products, pipeline  # noqa: E402
+from roller_tvm.relax.layout import PlanLayout  # noqa: E402
 from roller_tvm.relax.matrix_products import MatrixProducts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
@@ -63,6 +64,25 @@ def test_products_by_constants(emulated):
     assert note.recipe == "cpu.matrix" and note.name.endswith("_matrix") and "by columns" in note.plan
 
 
+@pytest.mark.parametrize(("strides", "size"), [((1, 1), 14), ((2, 2), 20)])
+def test_convolutions_of_one_pixel(emulated, monkeypatch, strides, size):
+    monkeypatch.setattr(matrix_products, "GAIN", 0.0)  # whatever is predicted
+    first, last, bias = values(112, 64, 1, 1), values(176, 112, 1, 1), values(1, 176, 1, 1)
+
+    def body(b, x):
+        x = b.emit(OP.nn.relu(b.emit(OP.nn.conv2d(x, relax.const(first)))))
+        x = b.emit(OP.nn.conv2d(x, relax.const(last), strides=strides))
+        return b.emit(OP.nn.relu(b.emit(OP.add(x, relax.const(bias)))))
+
+    x = values(1, 64, size, size)
+    mod = PlanLayout(LLVM, UNIT, only="blocked")(module(body, x.shape))
+    (found,) = run(build(mod, LLVM), x)
+    middle = np.maximum(np.einsum("nchw,oc->nohw", x.astype("float64"), first[:, :, 0, 0]), 0)
+    out = np.einsum("nchw,oc->nohw", middle[:, :, :: strides[0], :: strides[1]], last[:, :, 0, 0]) + bias
+    np.testing.assert_allclose(found, np.maximum(out, 0), rtol=1e-4, atol=1e-4)
+    assert [note.recipe for note in emulated[0].notes] == ["cpu.matrix"] * 2
+
+
 def test_calls_keep_their_own_weights(emulated):
     mod, x, _ = layer()
     made = MatrixProducts(LLVM, UNIT, emulated=True)(prepare(mod, LLVM, device=UNIT))
@@ -70,7 +90,7 @@ def test_calls_keep_their_own_weights(emulated):
     assert text.count("_matrix(") == 1 and text.count("cls.fused_matmul_add_relu_matrix") == 2
 
 
-@pytest.mark.parametrize("shape", [(192, 256, 240), (192, 240, 256), (2, 256, 256)])
+@pytest.mark.parametrize("shape", [(192, 256, 250), (192, 250, 256), (2, 256, 256)])
 def test_what_does_not_pay_or_fit_is_left(emulated, shape):
     mod, x, wanted = layer(*shape)
     (found,) = run(build(mod, LLVM), x)

@@ -8,6 +8,9 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import te, tirx, topi  # noqa: E402
 
+from roller_tvm.relax.arrangement import Arrangement, Convolution  # noqa: E402
+from roller_tvm.tir.nodes import access_of, key  # noqa: E402
+from roller_tvm.tir.placed import evaluate  # noqa: E402
 from roller_tvm.tir.product_nests import product_nest  # noqa: E402
 
 A, B = ((2, 4, 64), (64, 32))
@@ -68,9 +71,33 @@ def test_what_is_no_element_by_element_is_left(body):
 def test_other_products_are_left():
     assert read(lambda c: c, dtype="float16") is None
     assert read(lambda c: c, left=(2, 4, 64), right=(2, 64, 32)) is None  # weights of their own for each
-    a, b = te.placeholder((8, 64), name="a"), te.placeholder((32, 64), name="b")
-    assert product_nest(te.create_prim_func([a, b, topi.matmul(a, b, transp_b=True)])) is None
+    a, b = te.placeholder((64, 8), name="a"), te.placeholder((64, 32), name="b")
+    assert product_nest(te.create_prim_func([a, b, topi.matmul(a, b, transp_a=True)])) is None  # its terms lie apart
     assert product_nest(te.create_prim_func([a, topi.nn.relu(a)])) is None
+
+
+@pytest.mark.parametrize(("strides", "window"), [((1, 1), 1), ((2, 2), 1), ((2, 1), 2)])
+def test_convolutions_are_products_of_pixels_by_channels(strides, window):
+    conv = Convolution((2, 32, 5, 7), (48, 32, window, window), strides, (0,) * 4, (1, 1), 1, "float32", "float32")
+    inputs, result = conv.compute(Arrangement(16))
+    found = product_nest(te.create_prim_func([*inputs, topi.nn.relu(result)], "int64"))
+    high, wide = (-(-(extent - window + 1) // step) for extent, step in zip((5, 7), strides, strict=True))
+    assert (found.rows, found.terms, found.columns) == (2 * high * wide, 32 * window**2, 48)
+    assert found.run == 16
+    rng = np.random.default_rng(2)
+    shapes = [[int(e) for e in tensor.shape] for tensor in (found.left, found.right)]
+    data, weights = (rng.standard_normal(shape).astype("float32") for shape in shapes)
+    row, other = tirx.Var("row", "int64"), tirx.Var("other", "int64")
+    rows, terms = np.indices((found.rows, found.terms))
+    known = {key(row): rows, key(other): terms}
+    left = data[tuple(evaluate(index, known) for index in access_of(found.left_at(row, other))[1])]
+    func = tvm.compile(tvm.IRModule({"main": found.func.with_attr("global_symbol", "main")}), "llvm")["main"]
+    out = tvm.runtime.tensor(np.zeros([int(e) for e in found.out.shape], "float32"))
+    func(tvm.runtime.tensor(data), tvm.runtime.tensor(weights), out)
+    rows, columns = np.indices((found.rows, found.columns))
+    known = {key(row): rows, key(other): columns}
+    answer = out.numpy()[tuple(evaluate(tirx.convert(place), known) for place in found.places(row, other))]
+    np.testing.assert_allclose(answer, np.maximum(left @ found.matrix(weights), 0), rtol=1e-5, atol=1e-4)
 
 
 def test_a_value_that_grows_is_left():
