@@ -1,9 +1,9 @@
 """Products of float32 on a matrix unit, as a PrimFunc of loops (TVM 0.25 and later): ``micro_perf.matrix_unit``.
 
-The left operand is split in parts of bfloat16: where the cores share columns, by a parallel loop of its own; where they
-share rows, by each core just before it multiplies them, so that the parts stay in its cache. A block of 32 x 32 has
-four accumulators in tiles, and six products of tiles are added for each 32 terms. What follows the product is computed
-with each block, while it is in the cache.
+The left operand is split in parts of bfloat16. Cores that share the columns do so in a parallel loop of its own; cores
+that share the rows, just before they multiply them, with the parts in their caches. A block of 32 x 32 has four
+accumulators in tiles, and six products of tiles are added for each 32 terms. What follows the product is computed with
+each block, while it is in the cache.
 
 The products of parts are no products where an operand is no number of bfloat16 (infinity, NaN, the last 2^-9 below the
 largest float32): blocks of rows with such elements are summed up by ordinary multiply-adds.
@@ -183,7 +183,7 @@ class MatrixKernel:
         together = self.together
 
         def within(first: Any, ii: Any, made: Callable[[Any], Any], j: Any = None) -> Any:
-            """What is made of a block of rows, if it and the block of columns are some, and this core's."""
+            """Return the statement of a block of rows, behind checks of its number and of the columns'."""
             inside = first * together + ii
             i = thread * rows + inside if tiles.by_rows else inside
             limits = [inside < rows] if rows % together else []
