@@ -9,6 +9,7 @@ import tvm
 from tvm import te, tirx
 
 from ..tir.nodes import analyzer_of_tvm
+from .stretching import stretching_or
 
 
 def whole_multiples(call: Any) -> tuple[int, int] | None:
@@ -72,10 +73,15 @@ def view_or(other: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return rule
 
 
-def open_rules() -> dict[str, Any]:
+def open_rules(cpu: bool = False) -> dict[str, Any]:
     """Return the rules for ``LegalizeOps``."""
-    rules = {"relax.image.resize2d": enlarging_or, "relax.reshape": view_or}
-    return {name: rule(tvm.ir.Op.get(name).get_attr("FLegalize")) for name, rule in rules.items()}
+    resized = [stretching_or, enlarging_or] if cpu else [enlarging_or]
+    found = {}
+    for name, rules in {"relax.image.resize2d": resized, "relax.reshape": [view_or]}.items():
+        found[name] = tvm.ir.Op.get(name).get_attr("FLegalize")
+        for rule in rules:
+            found[name] = rule(found[name])
+    return found
 
 
 __all__ = ["open_rules", "repeated", "whole_multiples"]

@@ -115,7 +115,7 @@ def prepare(
         *(cpu if target.kind.name == "llvm" else []),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
-        passes.LegalizeOps(open_rules()),
+        passes.LegalizeOps(open_rules(cpu=target.kind.name == "llvm")),
         EmptyReductions(),
         passes.AnnotateTIROpPattern(),
         KeepPackedCalls(passes.FoldConstant()),
