@@ -54,14 +54,11 @@ def stretching_or(other: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
     def rule(builder: Any, call: Any) -> Any:
         a, (data, size) = call.attrs, call.args[:2]
-        shape = [number(e) for e in getattr(data.ty.shape, "values", ())]
-        sizes = [number(e) for e in getattr(size, "values", ())]
-        if a.layout != "NCHW" or a.method != "linear" or a.coordinate_transformation_mode not in WAYS:
-            return other(builder, call)
-        if None in (*shape, *sizes) or str(data.ty.dtype) != "float32" or a.out_dtype not in (None, "float32"):
-            return other(builder, call)
-        if sizes[0] < shape[2]:  # rows that the second kernel leaves out
-            return other(builder, call)
+        shape, sizes = ([number(e) or 0 for e in getattr(x, "values", ())] for x in (data.ty.shape, size))
+        known = a.layout == "NCHW" and a.method == "linear" and a.coordinate_transformation_mode in WAYS
+        single = str(data.ty.dtype) == "float32" and a.out_dtype in (None, "float32")
+        if not (known and single and all([shape, sizes, *shape, *sizes])) or sizes[0] < shape[2]:
+            return other(builder, call)  # also where the second kernel would leave out rows of the first
         way = str(a.coordinate_transformation_mode)
         rows = builder.emit_te(
             stretched, data, 3, sizes[1], way, primfunc_name_hint="stretched", primfunc_attrs={"op_pattern": OPAQUE}
