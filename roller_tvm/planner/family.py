@@ -18,6 +18,7 @@ from ..ir import TensorExpression
 from ..ir.pattern import is_contraction
 from ..roller.features import NO_FEATURES, Features
 from .construction import RankedPlan
+from .family_batches import batch_family
 from .family_values import (
     EACH,
     FEW,
@@ -37,6 +38,11 @@ from .family_values import (
 from .family_windows import window_family
 from .plan_cache import plan_cache
 
+#: Axes of more than one element that an image has: rows and columns, or pixels and channels.
+SIDES = 2
+#: Sizes of a batch that families are compared at; how much slower tiles of images may be predicted: the model takes
+#: weights for nearer than they are (512 to 512 channels, 3x3, eight images one by one: 1.6 times the time of a batch).
+BATCHES, ALIKE = (1, 2, 3, 5, 8, 13), 1.05
 #: The operator with extents of its open axes.
 Operator = Callable[[Sequence[int]], TensorExpression]
 
@@ -70,19 +76,36 @@ def plan_families(
     (1,)
     """
     planning = _Planning(operator, tuple(axes), tuple(sliced), device, features)
+    if planning.product:
+        rest = planning.products([likely] * len(axes) if isinstance(likely, int) else likely)
+    else:
+        rest = planning.others()
     pictures = planning.pictures() if windows or planning.is_picture else None
-    if pictures is not None and windows:
+    if windows and pictures is not None:
         yield pictures
-    if not planning.product:
-        yield from planning.others()
-        return
-    for family in planning.products([likely] * len(axes) if isinstance(likely, int) else likely):
-        if pictures is not None and not windows:
-            first = min(pictures, family, key=lambda f: f.seconds([TYPICAL // 2] * len(axes)))
-            yield from (first, pictures if first is family else family)
-            pictures = None
-        else:
-            yield family
+    elif pictures is not None:
+        rest = _put_in(pictures, rest, [TYPICAL // 2])
+    yield from _put_in(planning.batches(), rest, BATCHES, ALIKE)
+
+
+def _put_in(
+    own: PlanFamily | None, others: Iterator[PlanFamily], sizes: Sequence[int], alike: float = 1.0
+) -> Iterator[PlanFamily]:
+    """Yield a family among others: before the first of which it is predicted faster, the mean of these sizes.
+
+    `alike` is how much slower it may be predicted all the same.
+    """
+
+    def cost(family: PlanFamily) -> float:
+        return sum(family.seconds([size] * len(family.axes)) / size for size in sizes)
+
+    for family in others:
+        if own is not None and cost(own) <= alike * cost(family):
+            yield own
+            own = None
+        yield family
+    if own is not None:
+        yield own
 
 
 @dataclass
@@ -137,6 +160,15 @@ class _Planning:
             self.device.units,
         )  # fmt: skip
 
+    def batches(self) -> PlanFamily | None:
+        """Return the family of tiles of images; None if one element of the axis is no picture, or several are open."""
+        if self.sliced != (True,) or not self.of_output[0]:
+            return None
+        anchor = self.operator([1]).anchor
+        if sum(a.extent > 1 for a in anchor.spatial) < SIDES:
+            return None
+        return batch_family(self.axes[0], lambda n: self._plans([n]), self.device.launch_overhead_us * 1e-6)
+
     def products(self, likely: Sequence[int]) -> Iterator[PlanFamily]:
         """Yield families for a product: register tiles that are best for a large size, moved along the axes."""
         known: set[tuple[int, ...]] = set()
@@ -155,7 +187,9 @@ class _Planning:
         program = next((p for p in ranked.plan.programs if p.recipe in ("cpu.tiled", "cpu.window")), None)
         if program is None or program.anchor != ranked.plan.expression.anchor.name:
             return None
-        tile = program.tile("register")
+        tile = dict(program.tile("register").extents)
+        if not all(a in tile for a, s in zip(self.of_anchor, self.sliced, strict=True) if s and a):
+            return None  # fused with another axis
         return tuple(tile[a] if s and a else UNSLICED for a, s in zip(self.of_anchor, self.sliced, strict=True))
 
     def _product(self, tile: tuple[int, ...], large: RankedPlan) -> PlanFamily | None:
@@ -192,7 +226,12 @@ class _Planning:
         return spatial[-1].name
 
     def _next(self, extents: tuple[int, ...], ranked: RankedPlan) -> float:
-        """Return the predicted time of a tile that finds its constants in the cache: one of many."""
+        """Return the predicted time of a tile that finds its constants in the cache: one of many.
+
+        A loop over tiles stands around all nests of a plan; by the time the next tile comes, the cache holds others.
+        """
+        if len(ranked.plan.programs) > 1:
+            return ranked.seconds
         rows = next((n for n, s in enumerate(self.sliced) if s), None)
         if rows is None:
             return ranked.seconds
@@ -225,10 +264,17 @@ class _Planning:
                 first, own = size, best(size)
         return (*rules, Rule(own, ((axis, first, None),)))
 
+    def _sliced_outputs(self) -> set[str]:
+        """The axes of the result that tiles move along."""
+        return {a for a, s in zip(self.of_output, self.sliced, strict=True) if s and a}
+
     def others(self) -> Iterator[PlanFamily]:
         """Yield the family of an operator whose elements, or rows, are computed one by one: tiles in parallel."""
         alone = replace(self.device, units=1)
         last = self.output.spatial[-1].name if self.output.spatial else ""
+        moving = [a.name for a in self.output.spatial if a.name in self._sliced_outputs()]
+        if len(moving) > 1 and not self.operator(self._all(2)).anchor.reduce:
+            last = moving[-1]  # a picture's rows run in parallel; some columns of all channels, then the next
         members: list[Member] = []
         for wide in (self.device.vector_width, 1):
             unsliced = wide * VECTORS if wide > 1 else UNSLICED

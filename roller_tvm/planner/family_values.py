@@ -97,6 +97,8 @@ class PlanFamily:
         The first that holds for a size names its member; one holds for every size.
     parallel : bool
         True if tiles run in parallel, each on one core; False if each tile is computed by all cores.
+    in_turn : bool
+        True if a member leaves what is less than its tile to the next one; the extents divide each other.
 
     Examples
     --------
@@ -113,6 +115,7 @@ class PlanFamily:
     members: tuple[Member, ...]
     rules: tuple[Rule, ...]
     parallel: bool = False
+    in_turn: bool = False
 
     def __post_init__(self) -> None:
         if not self.members or not self.rules or len(self.axes) != len(self.sliced):
@@ -134,6 +137,11 @@ class PlanFamily:
 
     def seconds(self, sizes: Sequence[int]) -> float:
         """Return the predicted time for sizes of all open axes."""
+        if self.in_turn:
+            (left,), total = sizes, 0.0
+            for member in self.members:
+                total, left = total + left // member.extents[0] * member.next_seconds, left % member.extents[0]
+            return total
         member = self.member(sizes)
         tiles = prod(ceil(n / t) for n, t, s in zip(sizes, member.extents, self.sliced, strict=True) if s)
         grown = prod(n / t for n, t, s in zip(sizes, member.extents, self.sliced, strict=True) if not s)
@@ -141,7 +149,7 @@ class PlanFamily:
 
     def explained(self) -> str:
         """Return the ranges and their tiles, one line each."""
-        lines = []
+        lines: list[str] = []
         for rule in self.rules:
             member = self.members[rule.member]
             sizes = " and ".join(
@@ -150,7 +158,8 @@ class PlanFamily:
             )
             tile = " ".join(f"{n}={e}" for n, e, s in zip(self.axes, member.extents, self.sliced, strict=True) if s)
             recipes = " + ".join(dict.fromkeys(p.recipe for p in member.ranked.plan.programs))
-            lines.append(f"{sizes or 'any size'}: {recipes}, tile {tile or 'whole'}")
+            left = f", what is left of {self.members[rule.member - 1].extents[0]}" if self.in_turn and lines else ""
+            lines.append(f"{sizes or 'any size'}{left}: {recipes}, tile {tile or 'whole'}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -160,13 +169,14 @@ class PlanFamily:
         return {
             "axes": list(self.axes), "sliced": list(self.sliced), "members": [m.to_json() for m in self.members],
             "rules": [r.to_json() for r in self.rules], "parallel": self.parallel,
+            "in_turn": self.in_turn,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PlanFamily:
         rules = tuple(Rule(m, tuple((a, first, last) for a, first, last in sizes)) for m, sizes in data["rules"])
         members = tuple(map(Member.from_json, data["members"]))
-        return cls(tuple(data["axes"]), tuple(data["sliced"]), members, rules, data["parallel"])
+        return cls(tuple(data["axes"]), tuple(data["sliced"]), members, rules, data["parallel"], data["in_turn"])
 
 
 def merged(step: Pack) -> Pack:

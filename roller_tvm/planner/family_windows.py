@@ -14,16 +14,20 @@ from .family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, pack
 
 #: Rows of a tile, columns in register tiles; the tile of a small picture.
 ROWS, REGISTERS, SMALL = (4, 8), (1, 2), (2, 4)
+#: Narrower tiles, as parts of the widest; rows of the last band, in which how many do not matter any more.
+PARTS, BAND = (2, 4), 64
 #: Columns of a tile where a plan has no register tile, and sides of the picture that the register tile is taken from.
 COLUMNS, PICTURE = 8, 56
 
 #: From extents of the open axes to plans for one core, best first.
 Plans = Callable[[Sequence[int]], Sequence[RankedPlan]]
+#: A plan's register tile along the open axes.
+Register = Callable[[RankedPlan], tuple[int, ...] | None]
 
 
 def window_family(
     axes: Sequence[str], sliced: Sequence[bool], sides: Sequence[int], plans: Plans, all_of: Callable[[int], list[int]],
-    register: Callable[[RankedPlan], tuple[int, ...] | None], units: int,
+    register: Register, units: int,
 ) -> PlanFamily | None:  # fmt: skip
     """Return the family of tiles with the least predicted time, None if there is none.
 
@@ -57,8 +61,8 @@ def window_family(
     large = plans(tile(PICTURE, PICTURE))
     if not large:
         return None
-    found = register(large[0])
-    wide = max(1, found[columns]) if found is not None else COLUMNS
+    best_tile = register(large[0])
+    wide = max(1, best_tile[columns]) if best_tile is not None else COLUMNS
     highs = ROWS if rows is not None else (1,)
     small = [(tuple(t), {packs_of(p): p for p in reversed(plans(t))}) for t in (tile(*SMALL), tile(1, 1))]
     tried = [
@@ -68,47 +72,53 @@ def window_family(
     if not tried:
         return None
     extents, best = min(tried, key=lambda pair: pair[1].seconds / area(pair[0]))
-    packs = packs_of(best)
-    fitting = {own: by[packs] for own, by in small if packs in by}
+    packs, wide = packs_of(best), extents[columns]
+    high = extents[rows] if rows is not None else 1
+    found = {tuple(extents): best}
+    for own in [tile(high, wide // part) for part in PARTS if wide // part > 1]:
+        same = next((p for p in plans(own) if packs_of(p) == packs), None)
+        found |= {tuple(own): same} if same is not None else {}
+    found |= {own: by[packs] for own, by in small if packs in by}
     members = [
-        Member(own, ranked, _many(own, ranked, rows, plans) / units)
-        for own, ranked in {tuple(extents): best, **fitting}.items()
+        Member(own, ranked, _many(own, ranked, rows, plans, register) / units)
+        for own, ranked in found.items()
         if all(e <= most for e, most in zip(own, extents, strict=True))
     ]
-    return PlanFamily(tuple(axes), tuple(sliced), tuple(members), _rules(members, rows, columns), True)
+    return PlanFamily(tuple(axes), tuple(sliced), tuple(members), _rules(members, rows, columns, units), True)
 
 
-def _many(own: Sequence[int], ranked: RankedPlan, rows: int | None, plans: Plans) -> float:
-    """The seconds of a tile that finds its weights in the cache: one of many."""
-    many = list(own)
+def _many(own: Sequence[int], ranked: RankedPlan, rows: int | None, plans: Plans, register: Register) -> float:
+    """The seconds of a tile that finds its weights in the cache: one of many with the same register tile."""
+    many, tile = list(own), register(ranked)
     many[0 if rows is None else rows] *= MANY
-    found = plans(many)
-    return min(found[0].seconds / MANY, ranked.seconds) if found else ranked.seconds
+    found = next((p for p in plans(many) if register(p) == tile), None) if tile is not None else None
+    return min(found.seconds / MANY, ranked.seconds) if found is not None else ranked.seconds
 
 
-def _rules(members: Sequence[Member], rows: int | None, columns: int) -> tuple[Rule, ...]:
-    """Ranges of the columns for pictures as high as the largest tile; lower ones by the smaller tiles."""
-    first = members[0].extents
-    high = first[rows] if rows is not None else 1
+def _rules(members: Sequence[Member], rows: int | None, columns: int, units: int) -> tuple[Rule, ...]:
+    """Ranges of the columns, in bands of the rows: a band's last number of rows is twice its first, less one."""
 
-    def seconds(n: int, size: int) -> float:
+    def seconds(n: int, band: Sequence[int], size: int) -> float:
         own = members[n].extents
         pixels = own[rows] if rows is not None else 1
-        return ceil(size / own[columns]) * members[n].next_seconds / pixels if own[columns] <= size else inf
+        if own[columns] > size or pixels > band[0]:
+            return inf
+        turns = sum(ceil(ceil(high / pixels) / units) * units / high for high in band)
+        return ceil(size / own[columns]) * members[n].next_seconds * turns
 
-    def best(size: int) -> int:
-        return min(range(len(members)), key=lambda n: (seconds(n, size), n))
+    def best(band: Sequence[int], size: int) -> int:
+        return min(range(len(members)), key=lambda n: (seconds(n, band, size), n))
 
-    tall = ((rows, high, None),) if rows is not None and high > 1 else ()
     rules: list[Rule] = []
-    start, own = 1, best(1)
-    for size in range(2, EACH + 1):
-        if seconds(own, size) > TOLERATED * seconds(best(size), size):
-            rules.append(Rule(own, (*tall, (columns, start, size - 1))))
-            start, own = size, best(size)
-    rules.append(Rule(own, (*tall, (columns, start, None))))
-    if tall and rows is not None:
-        for n, member in enumerate(members[1:], 1):
-            low, wide = member.extents[rows], member.extents[columns]
-            rules.append(Rule(n, ((rows, low, high - 1), (columns, wide, None)) if low > 1 or wide > 1 else ()))
+    first = BAND if rows is not None else 1
+    while first:
+        band = range(first, 2 * first)
+        limits = () if rows is None else ((rows, first, None if first == BAND else band[-1]),)
+        start, own = 1, best(band, 1)
+        for size in range(2, EACH + 1):
+            if seconds(own, band, size) > TOLERATED * seconds(best(band, size), band, size):
+                rules.append(Rule(own, (*limits, (columns, start, size - 1))))
+                start, own = size, best(band, size)
+        rules.append(Rule(own, (*limits, (columns, start, None))))
+        first //= 2
     return tuple(rules)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, topi
 
+from ..codegen.flat import number_of
 from ..te.winograd import POINTS, WINDOW, winograd
 from ..tir.nodes import analyzer_of_tvm
 
@@ -90,7 +91,7 @@ class Convolution:
     groups : int
     dtype, out_dtype : str
     fixed : bool
-        False if the data's shape is a likely one of several.
+        False if the picture's sides are likely ones of several.
     """
 
     data: Shape
@@ -146,7 +147,8 @@ def _pixel(h: Any, w: Any) -> bool:
 
 def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement: Arrangement, tile: int) -> Any:
     """A convolution by Winograd's algorithm, whose data and result are in the same arrangement."""
-    n, c, h, w = conv.data
+    _, c, h, w = conv.data
+    n = number if (number := number_of(data.shape[0])) is not None else data.shape[0]
     top, left, bottom, right = conv.padding
     rows, columns = h + top + bottom - WINDOW + 1, w + left + right - WINDOW + 1
     over = [-(-extent // tile) * tile - extent for extent in (rows, columns)]  # zeros behind the last tiles

@@ -91,7 +91,7 @@ def convolution_of(call: Any) -> Convolution | None:
         return None
     return Convolution(
         likely(shapes[0]), shapes[1], _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation),
-        int(attrs.groups), str(data.ty.dtype), str(call.ty.dtype), all(isinstance(e, int) for e in shapes[0]),
+        int(attrs.groups), str(data.ty.dtype), str(call.ty.dtype), all(isinstance(e, int) for e in shapes[0][1:]),
     )  # fmt: skip
 
 
@@ -354,10 +354,12 @@ class Arranger(relax.PyExprMutator):
         a = call.attrs
         if a.layout != "NCHW":
             return None
+        if times := whole_multiples(call):
+            first = self.arrangement.axes(_IMAGE)[0]
+            form = self._form(call.args[0])
+            return self.builder_.call_te(repeated, form, times, first, primfunc_name_hint="resize2d")
         if self.arrangement.block:
-            if not (times := whole_multiples(call)):
-                return None
-            return self.builder_.call_te(repeated, self._form(call.args[0]), times, 2, primfunc_name_hint="resize2d")
+            return None
         return relax.op.image.resize2d(
             self._form(call.args[0]), call.args[1], [float(getattr(r, "value", r)) for r in a.roi], "NHWC", a.method,
             a.coordinate_transformation_mode, a.rounding_method, a.cubic_alpha, a.cubic_exclude,

@@ -12,12 +12,12 @@ from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import MeasureError, RollerError, UnsupportedOperator
 from ..planner.family import plan_families
-from ..planner.family_values import LARGE, Member, PlanFamily
+from ..planner.family_values import LARGE, TYPICAL, Member, PlanFamily
 from ..roller.features import Features
 from ..te.quotient import nodes_of
 from ..tir.nodes import analyzer_of_tvm
 from ..tir.open_axes import OpenAxes, open_axes
-from ..tir.open_tiles import chosen, tiled_kernel
+from ..tir.open_tiles import Turn, chosen, tiled_kernel
 from ..tir.read import TirReading, read_prim_func
 
 #: Names of variables with likely sizes.
@@ -74,12 +74,17 @@ class OpenFunction:
 
     def _likely(self, extent: Any) -> int:
         """The likely size of an axis, a large one where nothing tells it."""
+        named = [str(v.name) in self.likely for v in _symbols_of(extent)]
+        return self._size(extent) if named and all(named) else LARGE
+
+    def sizes(self) -> list[int]:
+        """Return the extents of the axes where each variable has its likely size, or a typical one."""
+        return [self._size(axis.extent) for axis in self.axes.axes]
+
+    def _size(self, extent: Any) -> int:
         analyzer = analyzer_of_tvm()
-        symbols = [v for v in nodes_of(extent) if type(v).__name__ in ("Var", "SizeVar")]
-        if not symbols or not all(str(v.name) in self.likely for v in symbols):
-            return LARGE
-        for var in symbols:
-            size = self.likely[str(var.name)]
+        for var in _symbols_of(extent):
+            size = self.likely.get(str(var.name), TYPICAL)
             analyzer.bind(var, Range(size, size + 1))
         return max(1, int(analyzer.const_int_bound(extent).max_value))
 
@@ -97,16 +102,22 @@ class OpenFunction:
     def scheduled(self, family: PlanFamily) -> Any:
         """Return the function with the schedule of a family."""
         used = sorted({rule.member for rule in family.rules})
-        kernels = [self._kernel(family.members[n], family.parallel) for n in used]
+        larger = [0, *(family.members[n].extents[0] for n in used)]
+        kernels = [
+            self._kernel(family.members[n], family.parallel, Turn(before) if family.in_turn else None)
+            for n, before in zip(used, larger, strict=False)
+        ]
         if any(n > 1 for n in kernels[-1].least):
             raise MeasureError("no kernel serves the size 1", where=self.name, kind="schedule error")
+        if family.in_turn:
+            return chosen(self.axes, kernels, None)
         conditions = [self._condition(family, n, kernel.least) for n, kernel in zip(used[:-1], kernels, strict=False)]
         return chosen(self.axes, kernels, conditions)
 
-    def _kernel(self, member: Member, parallel: bool) -> Any:
+    def _kernel(self, member: Member, parallel: bool, turn: Turn | None) -> Any:
         fixed, reading = self.reading(member.extents)
         schedule = apply_steps_tir(fixed, reading, member.steps())
-        return tiled_kernel(self.axes, member.extents, schedule.mod["main"], parallel)
+        return tiled_kernel(self.axes, member.extents, schedule.mod["main"], parallel, turn)
 
     def _condition(self, family: PlanFamily, member: int, least: Sequence[int]) -> Any:
         """The sizes for which a member is used, as an expression; from the least ones of its kernel."""
@@ -125,6 +136,10 @@ class OpenFunction:
         for own, size in zip(self.axes.axes, least, strict=True):
             found = found if size == 1 else tirx.And(found, own.extent >= size)
         return found
+
+
+def _symbols_of(extent: Any) -> list[Any]:
+    return [node for node in nodes_of(extent) if type(node).__name__ in ("Var", "SizeVar")]
 
 
 __all__ = ["OpenFunction"]

@@ -46,7 +46,6 @@ from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .matrix_products import MatrixProducts
 from .names import LowerCaseBuffers
-from .open_transposed import SquaresOfPixels
 from .powers import PowersAsProducts
 from .record_files import opened
 from .recurrent import PlanRecurrences
@@ -59,6 +58,7 @@ from .size_checks import CheckSizes
 from .sums import SumsAsAdditions
 from .targets import make_target
 from .training import NormsInTraining
+from .transposed import SquaresOfPixels
 
 #: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
 PREPARED = "roller_tvm.prepared"
@@ -108,7 +108,7 @@ def prepare(
         NormsInTraining(),
         passes.DecomposeOpsForInference(),
         SumsAsAdditions(),
-        SquaresOfPixels(),
+        *([SquaresOfPixels()] if target.kind.name == "llvm" else []),
         PowersAsProducts(),
         FoldScales(),
         passes.CanonicalizeBindings(),

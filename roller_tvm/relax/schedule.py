@@ -324,7 +324,8 @@ def _open_planned(
     if (known := kept.read()) is not None:
         return known[0], Note(name, **known[1])
     try:
-        scheduled, family = next(OpenFunction(function.func, device, name, tf32, likely).schedules())
+        opened = OpenFunction(function.func, device, name, tf32, likely)
+        scheduled, family = next(opened.schedules())
     except RollerError as error:
         return None, Note(name, reason=error.what)
     except Exception as error:  # a bug of a recipe or of this; TVM's own schedule is used
@@ -333,7 +334,7 @@ def _open_planned(
         return None, Note(name, reason=reason)
     recipes = " + ".join(dict.fromkeys(p.recipe for m in family.members for p in m.ranked.plan.programs))
     plan = "; ".join(str(family).splitlines())
-    note = Note(name, recipes, family.seconds([TYPICAL] * len(family.axes)) * 1e6, plan=plan)
+    note = Note(name, recipes, family.seconds(opened.sizes()) * 1e6, plan=plan)
     kept.write(scheduled, note.words())
     return scheduled, note
 

@@ -92,7 +92,7 @@ def constant(matrix: np.ndarray, name: str) -> Any:
 
 
 def winograd(
-    read: Read, image: tuple[int, int, int, int], weights: Any, tile: int, shape: Sequence[int],
+    read: Read, image: tuple[Any, int, int, int], weights: Any, tile: int, shape: Sequence[int],
     place: Callable[..., tuple[Any, Any, Any, Any]], dtype: str,
 ) -> Any:  # fmt: skip
     """Return a convolution by Winograd's algorithm as TE.
@@ -102,7 +102,7 @@ def winograd(
     read : function
         Reads an element of the padded image; rows and columns behind it are zeros.
     image : tuple of int
-        Batch, rows, columns of the result, and channels of the data.
+        Batch (which may be an expression), rows, columns of the result, and channels of the data.
     weights : te.Tensor
         See `transformed_weights`.
     tile : int
@@ -120,23 +120,33 @@ def winograd(
     a, b, _ = matrices(tile)
     back, there = constant(a.astype(dtype), "back"), constant(b.astype(dtype), "there")
     p, q = te.reduce_axis((0, edge), name="p"), te.reduce_axis((0, edge), name="q")
+    # The tiles of all images are the rows of one product; of a batch that is not known, image by image.
+    folded = isinstance(batch, int)
+    tiles = (batch * down * right,) if folded else (batch, down * right)
 
-    def transform(x: Any, y: Any, t: Any, c: Any) -> Any:
-        value = read(t // (down * right), t // right % down * tile + p, t % right * tile + q, c)
+    def of_tiles(body: Callable[..., Any]) -> Callable[..., Any]:  # TE names axes like parameters
+        return (lambda x, y, t, f: body(x, y, t, f)) if folded else (lambda x, y, n, t, f: body(x, y, n, t, f))
+
+    def transform(x: Any, y: Any, *at: Any) -> Any:
+        *image, t, c = at
+        n, row = (t // (down * right), t // right % down) if folded else (image[0], t // right)
+        value = read(n, row * tile + p, t % right * tile + q, c)
         return te.sum(value * there[x, p] * there[y, q], axis=[p, q])
 
-    tiles = batch * down * right
-    moved = te.compute((edge, edge, tiles, channels), transform, name="transformed")
+    def of(n: Any, y: Any, x: Any) -> tuple[Any, ...]:
+        return (n * (down * right) + y * right + x,) if folded else (n, y * right + x)
+
+    moved = te.compute((edge, edge, *tiles, channels), of_tiles(transform), name="transformed")
     c = te.reduce_axis((0, channels), name="rc")
     multiplied = te.compute(
-        (edge, edge, tiles, filters),
-        lambda x, y, t, f: te.sum(moved[x, y, t, c] * weights[x, y, f, c], axis=[c]), name="product",
+        (edge, edge, *tiles, filters),
+        of_tiles(lambda x, y, *at: te.sum(moved[(x, y, *at[:-1], c)] * weights[x, y, at[-1], c], axis=[c])),
+        name="product",
     )  # fmt: skip
     r, s = te.reduce_axis((0, edge), name="r"), te.reduce_axis((0, edge), name="s")
 
     def result(n: Any, y: Any, x: Any, f: Any, u: Any, v: Any) -> Any:
-        value = multiplied[r, s, n * (down * right) + y * right + x, f]
-        return te.sum(value * back[r, u] * back[s, v], axis=[r, s])
+        return te.sum(multiplied[(r, s, *of(n, y, x), f)] * back[r, u] * back[s, v], axis=[r, s])
 
     if rows % tile == 0 and columns % tile == 0:
 
@@ -146,12 +156,13 @@ def winograd(
 
         return te.compute(tuple(shape), whole, name="winograd")
     returned = te.compute(
-        (tile, tile, tiles, filters),
-        lambda u, v, t, f: te.sum(multiplied[r, s, t, f] * back[r, u] * back[s, v], axis=[r, s]), name="returned",
+        (tile, tile, *tiles, filters),
+        of_tiles(lambda u, v, *at: te.sum(multiplied[(r, s, *at)] * back[r, u] * back[s, v], axis=[r, s])),
+        name="returned",
     )  # fmt: skip
 
     def element(*at: Any) -> Any:
         n, y, x, f = place(*at)
-        return returned[y % tile, x % tile, n * (down * right) + y // tile * right + x // tile, f]
+        return returned[(y % tile, x % tile, *of(n, y // tile, x // tile), f)]
 
     return te.compute(tuple(shape), element, name="winograd")

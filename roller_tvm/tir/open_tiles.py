@@ -8,6 +8,8 @@ tile before it once more, so no tile is guarded::
         start = min(t * 8, n - 8)
         rows start to start + 8
 
+Or nothing is computed twice: kernels of smaller tiles compute in turn the rest that larger ones leave (`Turn`).
+
 An axis that a reduction runs along is not cut in tiles. Its one loop gets the open extent; or, if a schedule goes along
 it in vectors, the loop of the vectors does. The last vector begins early as well, and a sum leaves out the elements
 that the vector before it has added.
@@ -38,6 +40,28 @@ SERIAL, PARALLEL = 0, 1
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The place of a kernel among those that run one after the other, each on what the one before leaves over.
+
+    Parameters
+    ----------
+    larger : int
+        Tile of the kernel before, a multiple of this one's; 0 for the first.
+    """
+
+    larger: int = 0
+
+    def rest(self, extent: Any) -> tuple[Any, Any]:
+        """Return where a kernel begins, and how many elements are left for it."""
+        from tvm import tirx
+
+        if not self.larger:
+            return tirx.const(0, str(extent.ty.dtype)), extent
+        larger = tirx.const(self.larger, str(extent.ty.dtype))
+        return extent // larger * larger, extent % larger
+
+
+@dataclass(frozen=True)
 class TiledKernel:
     """A kernel that computes any size from its tile on.
 
@@ -58,7 +82,9 @@ class TiledKernel:
     least: tuple[int, ...]
 
 
-def tiled_kernel(axes: OpenAxes, extents: Sequence[int], scheduled: Any, parallel: bool) -> TiledKernel:
+def tiled_kernel(
+    axes: OpenAxes, extents: Sequence[int], scheduled: Any, parallel: bool, turn: Turn | None = None
+) -> TiledKernel:
     """Return the kernel of open extents made of a schedule of ``axes.fixed(extents)``.
 
     Parameters
@@ -69,13 +95,15 @@ def tiled_kernel(axes: OpenAxes, extents: Sequence[int], scheduled: Any, paralle
     scheduled : PrimFunc
     parallel : bool
         True: tiles run in parallel, and the schedule's own loops on one core. False: as scheduled.
+    turn : Turn, optional
+        Of a kernel that leaves what is less than a tile to another.
 
     Raises
     ------
     MeasureError
         The schedule cannot be moved along an axis.
     """
-    return _Tiling(axes, extents, scheduled).kernel(parallel)
+    return _Tiling(axes, extents, scheduled, turn).kernel(parallel)
 
 
 def _refused(what: str) -> MeasureError:
@@ -83,10 +111,10 @@ def _refused(what: str) -> MeasureError:
 
 
 class _Tiling:
-    def __init__(self, axes: OpenAxes, extents: Sequence[int], scheduled: Any) -> None:
+    def __init__(self, axes: OpenAxes, extents: Sequence[int], scheduled: Any, turn: Turn | None) -> None:
         from tvm import tirx
 
-        self.axes, self.extents = axes, list(extents)
+        self.axes, self.extents, self.turn = axes, list(extents), turn
         self.root = root_of(scheduled)
         self.params = dict(zip(map(key, tensors_of(scheduled)), tensors_of(axes.func), strict=True))
         #: Sizes that the schedule has as numbers of its own -> those of the function.
@@ -158,7 +186,7 @@ class _Tiling:
                 buffer = buffer_of(region)
                 dims = [self.places.get(("dim", key(buffer), d)) for d in range(len(buffer.shape))]
                 again = any(at is not None and self._moves(at) and self.extents[at] > 1 for at in dims)
-                if reduces and again and key(buffer) not in made:
+                if reduces and again and key(buffer) not in made and self.turn is None:
                     raise _refused(f"'{block.name_hint}' adds up in its result, which tiles share")
             for buffer, indices in accesses(block):
                 for d, index in enumerate(indices):
@@ -320,6 +348,9 @@ class _Tiling:
                 body = self._wrapped(body, at)
         if parallel:
             body = _outermost_parallel(body)
+        if self.turn is not None:  # no threads are asked for nothing
+            every = [self.turn.rest(a.extent)[1] >= n for a, n in zip(self.axes.axes, self.extents, strict=True)]
+            body = tirx.IfThenElse(tirx.all(*every), body, None)
         allocated = tuple(replaced.get(key(b), b) for b in self.root.alloc_buffers)
         return TiledKernel(body, packing, allocated, tuple(self.least))
 
@@ -423,7 +454,31 @@ class _Tiling:
             for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
                 if int(iv.iter_type) == REDUCTION or self._axis(iv.var) == at:
                     inner |= variables(value)
-        return _wrap(body, names, inner, lambda part: self._tiles(part, at))
+        return _wrap(body, names, inner | self._behind(touched, at), lambda part: self._tiles(part, at))
+
+    def _behind(self, touched: set[int], at: int) -> set[int]:
+        """Loops that stay within a tile, because memory's order says so: along dimensions behind the open one.
+
+        A loop that chooses a part of something that all tiles read (weights) does not: its part stays near.
+        """
+        behind: set[int] = set()
+        shared: set[int] = set()
+        for block, realize in self.blocks:
+            if id(block) not in touched:
+                continue
+            values = {
+                key(iv.var): variables(value) for iv, value in zip(block.iter_vars, realize.iter_values, strict=True)
+            }  # fmt: skip
+            along = {key(iv.var) for iv in block.iter_vars if self._axis(iv.var) == at}
+            written = {key(buffer_of(region)) for region in block.writes}
+            for buffer, indices in accesses(block):
+                used = [variables(index) & set(values) for index in indices]
+                open_dims = [d for d, own in enumerate(used) if own & along]
+                if not open_dims:
+                    shared |= {loop for own in used for var in own for loop in values[var]}
+                elif key(buffer) in written:
+                    behind |= {loop for own in used[open_dims[-1] + 1 :] for var in own for loop in values[var]}
+        return behind - shared
 
     def _tiles(self, part: Any, at: int) -> Any:
         from tvm import tirx
@@ -431,7 +486,10 @@ class _Tiling:
         axis, tile, start = self.axes.axes[at], self.extents[at], self.starts[at]
         dtype = str(axis.extent.ty.dtype)
         t = tirx.Var(f"t_{axis.name}", dtype)
-        if tile == 1:
+        if self.turn is not None:
+            first, left = self.turn.rest(axis.extent)
+            count, begin = left // tirx.const(tile, dtype), first + t * tirx.const(tile, dtype)
+        elif tile == 1:
             count, begin = axis.extent, t
         else:
             count = (axis.extent + tirx.const(tile - 1, dtype)) // tirx.const(tile, dtype)
@@ -442,7 +500,7 @@ class _Tiling:
 
 
 def _wrap(node: Any, names: set[str], inner: set[int], around: Callable[[Any], Any]) -> Any:
-    """Put `around` the innermost statement with all blocks of these names, no deeper than a loop of a tile."""
+    """Put `around` the innermost statement with all blocks of these names, no deeper than an `inner` loop."""
     from tvm import tirx
 
     kind = type(node).__name__
@@ -486,8 +544,10 @@ def _outermost_parallel(node: Any) -> Any:
     return node
 
 
-def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[Any]) -> Any:
+def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[Any] | None) -> Any:
     """Return the function that runs the first kernel whose condition holds; the last one has none.
+
+    Without conditions all kernels run, in turn.
 
     Raises
     ------
@@ -513,8 +573,11 @@ def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[
         bodies.append(body)
         allocated += [b for b in other.allocated if key(b) not in same]
     body = bodies[-1]
-    for made, condition in reversed(list(zip(bodies[:-1], conditions, strict=True))):
-        body = tirx.IfThenElse(condition, made, body)
+    if conditions is None:
+        body = tirx.SeqStmt(bodies) if len(bodies) > 1 else body
+    else:
+        for made, condition in reversed(list(zip(bodies[:-1], conditions, strict=True))):
+            body = tirx.IfThenElse(condition, made, body)
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt([*first.packing, body]) if first.packing else body,
                         alloc_buffers=allocated)  # fmt: skip
     func = axes.func

@@ -1,6 +1,7 @@
 """Families of plans: a tile for every size, never a larger one than the size; constants packed in one way."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,10 @@ from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
 from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.planner.construct import construct
+from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.family import plan_families
+from roller_tvm.planner.family_batches import batch_family
 from roller_tvm.planner.family_values import Member, PlanFamily, Rule, merged
 from roller_tvm.roller.steps import Pack
 
@@ -16,8 +20,6 @@ CPU = load_device("cpu")
 
 
 def with_constant(expression, name="B"):
-    from dataclasses import replace
-
     return replace(expression, inputs=tuple(replace(t, constant=t.name == name) for t in expression.inputs))
 
 
@@ -104,3 +106,43 @@ def test_merged_digits_keep_the_order_of_elements(digits):
     for values in list(every(*(range(n) for n in sizes.values())))[:200]:
         index = dict(zip(sizes, values, strict=True))
         assert place(step, index) == place(merged(step), index)
+
+
+def test_images_of_a_batch_are_tiles_in_turn():
+    """What the large tile leaves over is computed by smaller ones, no image twice; a tile must be worth a kernel."""
+    def plans(images):
+        return cheaper(images, {1: 9e-5, 4: 4e-5}[images])
+
+    def cheaper(images, each):
+        conv = with_constant(operator("conv2d_nhwc", n=images, h=6, w=6, c=64, f=64, kh=3, kw=3), "weight")
+        found = construct(conv, CPU, 8).plans
+        return [RankedPlan(p.plan, taking(p.estimate, each * images * (1 + n))) for n, p in enumerate(found)]
+
+    def taking(estimate, seconds):
+        return replace(estimate, programs=(replace(estimate.programs[0], seconds=seconds),))
+
+    family = batch_family("n", plans, 1e-6)
+    assert family.in_turn and [m.extents for m in family.members] == [(4,), (1,)]
+    assert family.seconds([13]) == pytest.approx(12 * 4e-5 + 9e-5)
+    assert family.seconds([2]) == pytest.approx(2 * 9e-5)
+    assert PlanFamily.from_json(json.loads(json.dumps(family.to_json()))) == family
+    assert "what is left of 4" in str(family)
+    alike = batch_family("n", lambda images: cheaper(images, 9e-5), 1e-6)
+    assert [m.extents for m in alike.members] == [(1,)]
+    assert batch_family("n", plans, 1e-4) is None  # a launch for each image would cost too much
+
+
+def test_a_picture_has_one_tile_for_each_size():
+    def convolution(extents):
+        high, wide = extents
+        return with_constant(
+            operator("conv2d_nhwc", n=1, h=high + 2, w=wide + 2, c=32, f=32, kh=3, kw=3), "weight"
+        )  # fmt: skip
+
+    family = next(plan_families(convolution, ["y", "x"], [True, True], CPU, windows=True))
+    assert len({m.extents[1] for m in family.members}) > 2
+    for high in (1, 2, 3, 4, 7, 8, 9, 16, 31, 63, 64, 100):
+        for wide in range(1, 70):
+            (rule,) = (r for r in family.rules if r.holds([high, wide]))
+            tile = family.members[rule.member].extents
+            assert tile[0] <= high and tile[1] <= wide

@@ -103,6 +103,23 @@ def test_a_transposed_convolution_of_any_picture():
         close(run(executable, x)[0], expected)
 
 
+@pytest.mark.parametrize("stride", [2, 3])
+def test_a_transposed_convolution_of_one_picture(stride):
+    """Without overlaps it is a product of pixels too, whose window need not be square."""
+    weight, bias = values(16, 8, stride, 2), values(1, 8, 1, 1)
+
+    def body(b, x):
+        y = b.emit(relax.op.nn.conv2d_transpose(x, relax.const(weight), strides=(stride, 2)))
+        return b.emit(relax.op.nn.relu(b.emit(relax.op.add(y, relax.const(bias)))))
+
+    mod = module(body, (2, 16, 5, 7))
+    _, report = schedule(prepare(mod, LLVM), LLVM)
+    assert not report.left and all("dilated" not in note.recipe for note in report.notes)
+    x = values(2, 16, 5, 7)
+    expected = np.einsum("ncij,coab->noiajb", x, weight).reshape(2, 8, 5 * stride, 14)
+    close(run(build(mod, LLVM), x)[0], np.maximum(expected + bias, 0))
+
+
 def drawn(case):
     channels, outputs, kernel, stride, images, shapes = case
     same(convolution(channels, outputs, kernel, stride, images=images), shapes)

@@ -1,4 +1,4 @@
-"""Transposed convolutions whose window is their stride, with open sides: products of pixels, each a small square."""
+"""Transposed convolutions whose window is their stride: products of pixels, each a small square of the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .constants import array_of
 class SquaresOfPixels:
     """Rewrite transposed convolutions without overlaps as a convolution of single pixels and a copy.
 
-    Others, and those of known sizes, stay: `cpu.dilated` plans them.
+    Others stay: `cpu.dilated` plans them.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class _Squares(relax.PyExprMutator):
         inputs, outputs, high, wide = weights.shape
         apart = [int(s) for s in a.strides] == [high, wide] and a.out_layout in ("", "NCHW") and int(a.groups) == 1
         plain = all(int(e) == 0 for e in (*a.padding, *a.output_padding)) and all(int(e) == 1 for e in a.dilation)
-        if not apart or not plain or all(isinstance(e, tvm.tirx.IntImm) for e in (h, w)):
+        if not apart or not plain:
             return None
         self.count += 1
         squares = np.ascontiguousarray(weights.transpose(1, 2, 3, 0).reshape(outputs * high * wide, inputs, 1, 1))
