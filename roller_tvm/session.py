@@ -74,7 +74,8 @@ class Session:
                 known = f"its open extents are {', '.join(model.symbols)}" if model.symbols else "leave the bounds out"
                 raise BadInput(f"has no open extent '{extent}'", name, known)
         self._job = Job(
-            model, self.aim, asked.buckets, asked.tf32, asked.winograd, bounds=asked.bounds, likely=asked.likely
+            model, self.aim, asked.buckets, asked.tf32, asked.winograd, asked.fast_math,
+            bounds=asked.bounds, likely=asked.likely,
         )
         if self.request.fuse_rtasks:
             self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))

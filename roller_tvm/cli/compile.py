@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_winograd_argument(parser)
     told = "Relax line, cuda: products of float32 on tensor cores, rounded to tf32 (answers change); default off"
     parser.add_argument("--tf32", action="store_true", help=told)
+    told = "CPUs: erf and tanh of float32 within 8 units in the last place, not 2, in less time"
+    parser.add_argument("--fast-math", action="store_true", help=told)
     told = "kernels that Roller did not plan are an error; by default a table lists them, with the reasons"
     parser.add_argument("--strict", action="store_true", help=told)
     add_fusion_arguments(parser)

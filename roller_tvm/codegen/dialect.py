@@ -23,7 +23,7 @@ class Dialect:
     tir: Any  # ``tvm.tir`` or ``tvm.tirx``
     truth: str  # dtype of conditions in vectors, without the number of lanes
     checks_first_trip: bool  # true if initial values of sums may stand behind a check in their loop
-    loses_nan: bool  # true if its LLVM computes comparisons with NaN as it likes
+    loses_nan: bool  # true if it tells LLVM that there are no NaN
     loops: Any
     loads: Any
     calls: Any
@@ -35,6 +35,14 @@ class Dialect:
 
     def call(self, dtype: str, op: Any, arguments: list[Any]) -> Any:
         raise NotImplementedError
+
+    def text(self, text: str) -> Any:
+        """Return a text as an expression."""
+        raise NotImplementedError
+
+    def extern(self, dtype: str, name: str, arguments: list[Any]) -> Any:
+        """Return a call without effects of a function outside of TVM."""
+        return self.tir.call_pure_extern(dtype, name, *arguments)
 
     def prefetch(self, address: Any, *flags: Any) -> Any:
         """Return a call of LLVM's prefetch."""
@@ -96,6 +104,9 @@ class Tvm017(Dialect):
     def call(self, dtype: str, op: Any, arguments: list[Any]) -> Any:
         return self.tir.Call(dtype, op, arguments)
 
+    def text(self, text: str) -> Any:
+        return self.tir.StringImm(text)
+
     def prefetch(self, address: Any, *flags: Any) -> Any:
         count = self.tir.const(1 + len(flags), "uint32")
         return self.tir.call_llvm_intrin("int32", "llvm.prefetch", count, address, *flags)
@@ -130,6 +141,11 @@ class Tvm027(Dialect):
 
     def call(self, dtype: str, op: Any, arguments: list[Any]) -> Any:
         return self.calls(op, arguments, ret_ty=dtype)
+
+    def text(self, text: str) -> Any:
+        import tvm
+
+        return tvm.ir.StringImm(text)
 
     def prefetch(self, address: Any, *flags: Any) -> Any:
         return self.tir.call_llvm_intrin("void", "llvm.prefetch", address, *flags)

@@ -19,6 +19,8 @@ SERIAL, PARALLEL = 0, 1
 LETS = ("LetStmt", "Bind")
 #: Name of the call that computes only one of two arguments.
 CHOICE = "if_then_else"
+#: Prefix of functions that `vector_functions.py` writes, before they have a number of lanes.
+OURS = "roller_"
 
 
 @dataclass
@@ -310,6 +312,12 @@ def kind_of(node: Any) -> str:
 def called(node: Any) -> str:
     """Return the name of the function that an expression calls, without its line's prefix; '' if it calls none."""
     return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
+
+
+def our_function(node: Any) -> str:
+    """Return the name of the function of `vector_functions.py` that an expression calls by its name; else ''."""
+    text = str(getattr(node.args[0], "value", "")) if called(node) == "call_pure_extern" else ""
+    return text.removeprefix(OURS) if text.startswith(OURS) else ""
 
 
 def bits_of(expression: Any) -> int:

@@ -41,6 +41,8 @@ class Request:
         Relax: products of float32 on tensor cores.
     winograd : bool
         Relax: whether Winograd's algorithm may compute 3x3 convolutions. It is less exact (`te.winograd`).
+    fast_math : bool
+        CPUs: erf and tanh of float32 within 8 units in the last place, not 2, in less time.
     trusted : bool
         Read a model's file that is a program (.pt2, a module).
     bounds : mapping of name to (int, int)
@@ -67,6 +69,7 @@ class Request:
     buckets: Any = None
     tf32: bool = False
     winograd: bool = True
+    fast_math: bool = False
     policy: str = "best"
     trusted: bool = False
     dynamic_shapes: Any = None
@@ -100,7 +103,7 @@ class Job:
     ----------
     model : Model
     aim : Aim
-    buckets, tf32, winograd, bounds, likely
+    buckets, tf32, winograd, fast_math, bounds, likely
         See `Request`.
     fuse : tvm.transform.Pass or False
         The line's ``FuseRTasks``.
@@ -113,6 +116,7 @@ class Job:
     buckets: Any = None
     tf32: bool = False
     winograd: bool = True
+    fast_math: bool = False
     fuse: Any = False
     prepared: bool = False
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -133,6 +133,7 @@ def prepare(
 def schedule(
     mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
     tf32: bool = False, fuse_rtasks: bool | Fuses = False, progress: Callable[[str], None] | None = None,
+    fast_math: bool = False,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
@@ -147,6 +148,8 @@ def schedule(
         Whether operators are made one kernel where that is predicted to pay, and how (see `FuseRTasks`).
     progress : function of str, optional
         Receives the number and the name of each function before it is planned or compiled.
+    fast_math : bool
+        CPUs: erf and tanh of float32 within 8 units in the last place, not 2, in less time.
 
     Raises
     ------
@@ -184,7 +187,7 @@ def schedule(
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
-            mod = tvm.transform.Sequential([InitialValuesFirst(), UnalignedInputs(), cpu_code()])(mod)
+            mod = tvm.transform.Sequential([InitialValuesFirst(), UnalignedInputs(), cpu_code(fast_math)])(mod)
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 
@@ -217,6 +220,7 @@ def roller_pipeline(
     told: Callable[[Report], None] | None = None,
     progress: Callable[[str], None] | None = None,
     winograd: bool = True,
+    fast_math: bool = False,
 ) -> Any:
     """Return the whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -224,7 +228,7 @@ def roller_pipeline(
     ----------
     target, device, buckets, winograd
         See `prepare`.
-    database, tf32, fuse_rtasks, progress
+    database, tf32, fuse_rtasks, progress, fast_math
         See `schedule`.
     top : int
         Plans tried where the first ones cannot be applied.
@@ -241,7 +245,9 @@ def roller_pipeline(
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
         prepared = prepare(mod, full, buckets, device, winograd)
-        scheduled, report = schedule(prepared, full, database, device, top, tf32, fuse_rtasks, progress)
+        scheduled, report = schedule(
+            prepared, full, database, device, top, tf32, fuse_rtasks, progress, fast_math
+        )
         if told is not None:
             told(report)
         with full:
@@ -263,6 +269,7 @@ def build(
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
     winograd: bool = True,
+    fast_math: bool = False,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -274,7 +281,7 @@ def build(
         By default this machine's CPU.
     params : mapping of name to array, optional
         Weights to bind to parameters of ``main``.
-    database, device, buckets, tf32, fuse_rtasks, winograd
+    database, device, buckets, tf32, fuse_rtasks, winograd, fast_math
         See `roller_pipeline`.
     schedules : {'roller', 'tvm'}
         'tvm' builds with TVM's default pipeline; the parameters of `roller_pipeline` have no use then.
@@ -307,7 +314,7 @@ def build(
     else:
         pipeline = roller_pipeline(
             full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
-            progress=progress, winograd=winograd,
+            progress=progress, winograd=winograd, fast_math=fast_math,
         )
     if full.kind.name == "llvm" and schedules != "tvm":
         executable = compile_model(mod, full, pipeline, progress)

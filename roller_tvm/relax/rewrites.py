@@ -22,6 +22,7 @@ from .modules import each_prim_func
 _PIPELINE = "s_tir"
 #: Rewrite -> attribute of a PrimFunc that is to be built with it.
 MARKS = {
+    "fast_math": "roller_tvm.fast_math",
     "edge_vectors": "roller_tvm.edge_vectors",
     "prefetch": "roller_tvm.prefetch_panels",
     "stack_tiles": "roller_tvm.stack_tiles",
@@ -76,9 +77,17 @@ class VectorMath(_Marks):
     name = "vector_math"
 
 
-def cpu_code() -> Any:
+@tvm.transform.module_pass(opt_level=0, name="FastMath")
+class FastMath(_Marks):
+    """Have kernels compute erf and tanh of float32 within 8 units in the last place, not 2, in less time."""
+
+    name = "fast_math"
+
+
+def cpu_code(fast_math: bool = False) -> Any:
     """Return the passes that have scheduled kernels built for LLVM as ``build`` does."""
-    return tvm.transform.Sequential([VectorMath(), EdgeVectors(), StackTiles(), PrefetchPanels()], name="RollerCpuCode")
+    passes = [VectorMath(), EdgeVectors(), StackTiles(), PrefetchPanels(), *([FastMath()] if fast_math else [])]
+    return tvm.transform.Sequential(passes, name="RollerCpuCode")
 
 
 @tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")

@@ -42,7 +42,7 @@ def build(
     fuse_rtasks: Any = False, vector_math: bool = True, wide_indices: bool = True,
     stack_tiles: bool = True, prefetch: bool = True, edge_vectors: bool = True,
     schedules: str = "roller", device: DeviceSpec | str | None = None, threads: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None, fast_math: bool = False,
 ) -> Any:  # fmt: skip
     """Build a Relay model with the records of a file, and with Roller's plans for operators without a record.
 
@@ -71,6 +71,8 @@ def build(
         physical cores.
     progress : function of str, optional
         Receives the number and the name of each operator before it is planned or compiled.
+    fast_math : bool
+        For CPU kernels: erf and tanh within 8 units in the last place, not 2, in less time (``FastMath``).
 
     Returns
     -------
@@ -89,7 +91,7 @@ def build(
     spec = find_device(made if device is None else device, device is None) if cpu or schedules == "roller" else None
     use_threads(threads, spec.units if cpu and spec is not None else None)
     ways = {"vector_math": vector_math, "wide_indices": wide_indices, "stack_tiles": stack_tiles,
-            "prefetch": prefetch, "edge_vectors": edge_vectors}  # fmt: skip
+            "prefetch": prefetch, "edge_vectors": edge_vectors, "fast_math": fast_math}  # fmt: skip
     options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()})
     if schedules == "tvm" or spec is None:
         return _build(mod, params, made, options, None)

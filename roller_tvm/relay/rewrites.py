@@ -28,7 +28,7 @@ class CpuRewrites:
     Parameters
     ----------
     **ways : bool
-        ``vector_math``, ``wide_indices``, ``stack_tiles``, ``prefetch``, ``edge_vectors``.
+        ``vector_math``, ``wide_indices``, ``stack_tiles``, ``prefetch``, ``edge_vectors``, ``fast_math``.
     """
 
     def __init__(self, **ways: bool) -> None:
@@ -72,9 +72,9 @@ class _One(CpuRewrites):
 
 
 class VectorMath(_One):
-    """A context in which kernels for LLVM compute exp, erf and tanh of float32 with arithmetic.
+    """A context in which kernels for LLVM compute exp, erf, tanh and sigmoid of float32 with arithmetic.
 
-    Sigmoid and softmax use exp. See ``codegen.rewrites.vector_math``.
+    See ``codegen.rewrites.vector_math``.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class EdgeVectors(_One):
 
 def cpu_code(
     vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True,
-    edge_vectors: bool = True,
+    edge_vectors: bool = True, fast_math: bool = False,
 ) -> CpuRewrites:  # fmt: skip
     """Return a context in which kernels for LLVM are built with Roller's rewrites, or with some of them off.
 
@@ -131,7 +131,7 @@ def cpu_code(
     """
     return CpuRewrites(
         vector_math=vector_math, wide_indices=wide_indices, stack_tiles=stack_tiles, prefetch=prefetch,
-        edge_vectors=edge_vectors,
+        edge_vectors=edge_vectors, fast_math=fast_math,
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def code_of(mod: Any, target: Any, names: frozenset[str]) -> Any:
     """Return TVM's code for LLVM of flattened functions, with rewrites of these names."""
     import tvm
 
-    if names := names - {VectorMath.name}:  # TVM's rules made that already
+    if names:
         functions = mod.functions.items()
         made = {var: rewritten(f, names) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in functions}
         mod = tvm.IRModule(made, attrs=mod.attrs)

@@ -1,4 +1,4 @@
-"""TVM's rules for exp, erf and tanh in kernels for LLVM, replaced by arithmetic where VectorMath is on.
+"""TVM's rules for exp, erf, tanh and sigmoid in kernels for LLVM, replaced by calls of ours where VectorMath is on.
 
 TVM's own rule calls a function per element, which splits vectors.
 """
@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from ..codegen.dialect import dialect_here
-from ..codegen.rewrites.vector_math import Arithmetic, by_element
+from ..codegen.rewrites.vector_math import by_element, kept_for_later
+from ..codegen.vector_functions import FUNCTIONS
 
 #: Priority of our rules, above TVM's own.
 _LEVEL = 99
@@ -44,18 +45,18 @@ def replace_rules(active: Callable[[], bool]) -> None:
     """Replace TVM's rules, once per process; where it is not active, ours call the replaced ones."""
     import tvm
 
-    for name in ("exp", "erf", "tanh"):
-        function = Arithmetic(tvm.tir, True).function(name)
+    for name in FUNCTIONS:
         own = tvm.ir.Op.get(f"tir.{name}").get_attr("llvm.FLowerIntrinsic")
-        tvm.ir.register_intrin_lowering(f"tir.{name}", "llvm", f=_rule(function, own, active), level=_LEVEL)
+        tvm.ir.register_intrin_lowering(f"tir.{name}", "llvm", f=_rule(name, own, active), level=_LEVEL)
 
 
-def _rule(function: Any, own: Callable[[Any], Any] | None, active: Callable[[], bool]) -> Callable[[Any], Any]:
+def _rule(name: str, own: Callable[[Any], Any] | None, active: Callable[[], bool]) -> Callable[[Any], Any]:
     def lower(call: Any) -> Any:
         if active() and re.fullmatch(r"float32(x\d+)?", str(call.dtype)):
-            return function(call.args[0])
+            return kept_for_later(name, call, dialect_here())
         if own is not None:
             return own(call)
-        return by_element(call, dialect_here())  # of a number: TVM goes on to its rule for every target
+        # of a number, and sigmoid: TVM goes on to its rule for every target
+        return by_element(call, dialect_here()) if name == "erf" else call
 
     return lower

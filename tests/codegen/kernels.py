@@ -60,6 +60,7 @@ def _relax(tensors, steps, names):
     passes = {
         "edge_vectors": rewrites.EdgeVectors, "prefetch": rewrites.PrefetchPanels, "stack_tiles": rewrites.StackTiles,
         "vector_math": rewrites.VectorMath,
+        "fast_math": rewrites.FastMath,
     }  # fmt: skip
     func = te.create_prim_func(tensors).with_attr("global_symbol", "main")
     mod = apply_steps_tir(func, read_prim_func(func, name="main", constants=()), steps).mod

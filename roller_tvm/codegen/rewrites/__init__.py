@@ -6,7 +6,8 @@ either TVM line. ``relay/rewrites.py`` and ``relax/rewrites.py`` have the lines'
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from ..dialect import dialect_here
@@ -18,12 +19,13 @@ from .whole_vectors import with_edge_vectors
 from .wide_indices import with_wide_indices
 
 #: Name -> rewrite, in the order in which they are made.
-REWRITES = {
-    "vector_math": with_vector_math,
+REWRITES: dict[str, Callable[..., Any]] = {
     "edge_vectors": with_edge_vectors,
     "prefetch": with_prefetch,
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
+    "fast_math": partial(with_vector_math, fast=True),  # leaves nothing to the next
+    "vector_math": with_vector_math,
 }
 
 

@@ -19,15 +19,17 @@ from ..flat import (
     is_vector,
     kind_of,
     number_of,
+    our_function,
     parts_of,
     sum_of,
 )
+from ..vector_functions import FUNCTIONS
 from .strided_vectors import Strided
 
 #: Calls that treat each lane as a number on its own.
 _LANE_BY_LANE = (
     "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
-    "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt",
+    "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt", *FUNCTIONS,
 )  # fmt: skip
 
 
@@ -97,8 +99,8 @@ class Vectors:
             return tir.Cast(self._dtype(node), self.value(node.value))
         if called(node) == CHOICE:
             return self._selected(node)
-        if called(node) in _LANE_BY_LANE:
-            named = 0 if not str(node.op.name).endswith("llvm_pure_intrin") else _named(node)
+        if _is_lane_by_lane(node):
+            named = _named(node)
             arguments = [*node.args[:named], *(self._whole(part) for part in node.args[named:])]
             return self.dialect.call(self._dtype(node), node.op, arguments)
         if kind in PARTS:
@@ -149,7 +151,7 @@ class Vectors:
         read = [self._element(load) for load in _always_read(condition)]
         within = [part for choice in choices for part in parts_of(choice)]
         more = [self._element(part) for part in within if is_load(part)]
-        plain = all(called(part) in (CHOICE, *_LANE_BY_LANE) for part in within if kind_of(part) == "Call")
+        plain = all(called(part) == CHOICE or _is_lane_by_lane(part) for part in within if kind_of(part) == "Call")
         if None in more or not set(more) <= set(read) or not plain or any(divides(choice) for choice in choices):
             raise Scalar
         return self.dialect.tir.Select(*(self._whole(part) for part in node.args))
@@ -254,6 +256,14 @@ def divides(value: Any) -> bool:
     return any(divides(part) for part in inside)
 
 
+def _is_lane_by_lane(call: Any) -> bool:
+    return called(call) in _LANE_BY_LANE or bool(our_function(call))
+
+
 def _named(call: Any) -> int:
-    """Return how many arguments of an LLVM call are no operands: its name and, on TVM 0.17, the number of operands."""
+    """Return how many arguments of a call are no operands: its name and, on TVM 0.17, LLVM's number of operands."""
+    if our_function(call):
+        return 1
+    if called(call) != "call_llvm_pure_intrin":
+        return 0
     return 2 if dtype_of_node(call.args[1]) == "uint32" and number_of(call.args[1]) == len(call.args) - 2 else 1
