@@ -290,7 +290,9 @@ def main(words: list[str] | None = None) -> int:
         done = [json.loads(text) for text in args.out.read_text(encoding="utf-8").splitlines()]
     known = {(row["line"], row["seed"], row["how"]) for row in done}
     names, hows = [args.only] if args.only else sorted(commands()), [args.how] if args.how else sorted(SIGNALS)
-    until, times, bad = time.monotonic() + 60 * args.minutes, dict[str, float](), 0
+    until, times = time.monotonic() + 60 * args.minutes, dict[str, float]()
+    for row in done:
+        _tell(row)
     _warm()
     for seed in range(args.seed, args.seed + args.points):
         name, how = names[seed % len(names)], hows[seed // len(names) % len(hows)]
@@ -304,13 +306,17 @@ def main(words: list[str] | None = None) -> int:
         if args.out:
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-        if wrong:
-            bad += 1
-            print(f"{name}, {how}, seed {seed}: {wrong}", flush=True)
-    for how in hows:
+        _tell(row)
+    for how in sorted(SIGNALS):
         rows = [row for row in done if row["how"] == how]
         print(f"{how}: {len(rows)} points, {sum(bool(row['wrong']) for row in rows)} faults")
-    return 1 if bad else 0
+    return 1 if any(row["wrong"] for row in done) else 0
+
+
+def _tell(row: dict[str, Any]) -> None:
+    """Print a fault, of this run or of the file that it goes on from."""
+    if row["wrong"]:
+        print(f"{row['line']}: {row['command']}, {row['how']}, seed {row['seed']}: {row['wrong']}", flush=True)
 
 
 def _warm() -> None:
