@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import os
 import re
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -133,6 +134,11 @@ def _fail_inside(error: Exception, trace: bool) -> int:
         check_space(cache_folder())
     except DiskFull as full:  # which compilers and TVM tell in many ways
         return _fail(full, trace)
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY or isinstance(error, MemoryError):
+        told = "no limit" if limit == resource.RLIM_INFINITY else f"a limit of {limit >> 20} MiB"
+        what = f"the memory may be too little, with {told}: {type(error).__name__}: {last_line(error)}"
+        return _fail(RollerError(what, remedy="give it more (ulimit -v)"), trace)
     if trace:
         traceback.print_exc()
     remedy = "report it with the traceback above" if trace else f"run again with {TRACEBACK} and report it"

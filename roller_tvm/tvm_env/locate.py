@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import importlib
 import importlib.util
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from roller_tvm.errors import NoTvm, TvmLineError
+from roller_tvm.folders import temporary_folder
 from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi, numbers, register_errors, version_of
 from roller_tvm.tvm_env.hook import WHEEL_TVM
 from roller_tvm.tvm_env.threads import use_all_cores
@@ -157,9 +159,19 @@ def refuse_other_line(wanted: Line, found: TvmFound | None, what_for: str) -> Tv
 
 def _import(found: TvmFound) -> ModuleType:
     use_all_cores()
+    if found.line is Line.RELAY:
+        _have_data_folder()
     try:
         return importlib.import_module("tvm")
     except (ImportError, OSError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         what = f"TVM {found.version} cannot be imported: {first}"
         raise NoTvm(what, where=str(found.root), remedy="roller-tvm doctor") from error
+
+
+def _have_data_folder() -> None:
+    """Give TVM 0.17 a folder for data of its tests, without which it cannot be imported, if the home is read-only."""
+    try:
+        (Path.home() / ".tvm_test_data").mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        os.environ.setdefault("TEST_DATA_ROOT_PATH", str(temporary_folder()))

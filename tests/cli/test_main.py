@@ -55,7 +55,6 @@ def test_exit_codes_and_messages(verb, capsys, action, code, said):
     [
         (PermissionError(errno.EACCES, "denied"), "PermissionError: [Errno 13] denied"),
         (RuntimeError("a trace\n  of calls\nno such thing"), "RuntimeError: no such thing"),
-        (MemoryError(), "MemoryError: MemoryError"),
     ],
 )
 def test_what_nobody_foresaw_is_one_line_and_a_traceback_if_asked(verb, capsys, error, told):
@@ -67,6 +66,21 @@ def test_what_nobody_foresaw_is_one_line_and_a_traceback_if_asked(verb, capsys, 
         assert cli.main(words) == 1
         *trace, last = capsys.readouterr().err.splitlines()
         assert trace[0].startswith("Traceback") and last.startswith(f"roller-tvm: internal error: {told}; remedy: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "limit", "told"),
+    [
+        (MemoryError(), -1, "no limit: MemoryError: MemoryError"),
+        (SystemError("error return without exception set"), 700 << 20, "a limit of 700 MiB: SystemError: error return"),
+    ],
+)
+def test_little_memory_is_told(verb, capsys, monkeypatch, error, limit, told):
+    monkeypatch.setattr(cli.resource, "getrlimit", lambda _: (limit, limit))
+    verb(fail(error))
+    assert cli.main(["probe"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and told in err and err.endswith("remedy: give it more (ulimit -v)\n")
 
 
 def test_an_error_of_many_lines_is_printed_as_one(verb, capsys):

@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -92,3 +93,12 @@ def test_real_tvm_is_of_the_relay_line():
     found = locate.find_tvm()
     assert (found.line, found.version) == (Line.RELAY, tvm.__version__)
     assert Path(tvm.__file__).is_relative_to(found.root)
+
+
+def test_tvm_017_has_a_place_for_its_data_where_the_home_is_read_only(monkeypatch, tmp_path):
+    (tmp_path / "home").write_text("no folder")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TEST_DATA_ROOT_PATH", "")
+    monkeypatch.delenv("TEST_DATA_ROOT_PATH")
+    locate._have_data_folder()
+    assert Path(os.environ["TEST_DATA_ROOT_PATH"]).is_dir()
