@@ -8,7 +8,6 @@ from typing import Any
 
 from roller_tvm.codegen.applier import StepApplier
 from roller_tvm.roller.steps import CacheRead, Inline, Pack, Step
-from roller_tvm.te.body import unique
 
 
 @dataclass(frozen=True)
@@ -19,19 +18,6 @@ class TeProgram:
     #: Placeholders and computations by our unique names (TE's own names may occur several times).
     ops: Mapping[str, Any]
     loops: Mapping[str, tuple[str, ...]]  # loops of each computation: spatial axes, then reduction axes
-
-    @classmethod
-    def of_dag(cls, dag: Any) -> TeProgram:
-        """Return a program named after TE's own names, with a number appended to repeated ones."""
-        taken: set[str] = set()
-        ops = {unique(op.name, taken): op for op in dag.ops}
-        loops = {}
-        for name, op in ops.items():
-            names: set[str] = set()
-            axes = (*getattr(op, "axis", ()), *getattr(op, "reduce_axis", ()))
-            if hasattr(op, "body"):
-                loops[name] = tuple(unique(axis.var.name, names) for axis in axes)
-        return cls(tuple(dag.tensors), ops, loops)
 
     @classmethod
     def of_reading(cls, reading: Any, tensors: Sequence[Any] = ()) -> TeProgram:

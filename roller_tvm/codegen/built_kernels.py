@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roller_tvm.codegen.host_code import HostCode
 from roller_tvm.errors import BadInput
-from roller_tvm.package_members import BROKEN, add_members, check_seal, read_members
+from roller_tvm.package_members import BROKEN, check_seal, read_members
 
 #: Names of the members.
 SOURCE, HOST = "roller_tvm.cu", "roller_tvm.host.json"
@@ -64,10 +64,6 @@ class BuiltKernels:
         functions = {name: HostCode.from_json(code) for name, code in host["functions"].items()}
         more = tuple(host.get("more", ()))
         return cls(members[SOURCE].decode(), str(host["arch"]), functions, host["refused"], more)
-
-    def add_to(self, path: Path) -> None:
-        """Write the kernels into a package."""
-        add_members(path, self.members())
 
     @classmethod
     def of_package(cls, path: str | os.PathLike[str]) -> BuiltKernels:

@@ -279,17 +279,6 @@ class Explorer:
     def _first(self, name: str, chosen: Configuration) -> list[float]:
         return [own[n] for n in range(self.rule.tries) for own in self.index.of(name, chosen).values() if len(own) > n]
 
-    def fail(self, name: str, chosen: Configuration, reason: str) -> None:
-        """Take a configuration out for good: it crashed, or computed something else."""
-        state = self._states[name]
-        state.failed.add(chosen)
-        self.dropped[name, chosen] = reason
-        if chosen in state.left and len(state.left) > 1:
-            state.left.remove(chosen)
-            if state.kept == chosen:
-                state.kept = state.left[0]
-            self._look(state)
-
     # -- what is known -------------------------------------------------------------------------------------------------
 
     @property

@@ -19,28 +19,8 @@ Pairs = set[tuple[int, int]]
 Groups = tuple[tuple[int, ...], ...]
 
 
-def fusable_groups(expression: TensorExpression) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Return the groups of axes that can be fused, in order, for each stage that has any.
-
-    Examples
-    --------
-    >>> from roller_tvm.ir.operators import operator
-    >>> fusable_groups(operator("reduce_sum", shape=(2, 3, 4, 5)))
-    {'reduce_sum': (('i0', 'i1'), ('r2', 'r3'))}
-    """
-    found = _Fusion.of(expression)
-    result = {}
-    for stage in expression.stages:
-        names = tuple(
-            tuple(stage.axes[i].name for i in group) for group in found.axes[stage.name] if len(group) > 1
-        )
-        if names:
-            result[stage.name] = names
-    return result
-
-
 def fuse_axes(expression: TensorExpression) -> TensorExpression:
-    """Return the expression with every group of ``fusable_groups`` as one axis and one dimension.
+    """Return the expression with every group of axes that go together as one axis and one dimension.
 
     Examples
     --------

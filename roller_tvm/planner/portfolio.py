@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from ..ir import TensorExpression
-from ..recipes import RECIPES
-from ..roller.rprogram import RProgram
-
 T = TypeVar("T")
 #: Share of the K for kinds that would not be among them by time alone.
 OTHERS = 1 / 3
@@ -54,8 +50,3 @@ def portfolio(
 
 def _often(ranked: Sequence[T], chosen: list[int], kind: Callable[[T], Hashable], at: int) -> bool:
     return sum(kind(ranked[c]) == kind(ranked[at]) for c in chosen) > 1
-
-
-def kernel_kind(expression: TensorExpression, program: RProgram) -> Hashable:
-    """Return a key that differs between inner kernels: the recipe and, on CPUs, the length of a register tile's row."""
-    return RECIPES[program.recipe].kernel(expression, program)

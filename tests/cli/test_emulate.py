@@ -10,7 +10,7 @@ import pytest
 
 from roller_tvm import cli
 from roller_tvm.codegen.built_kernels import BuiltKernels
-from roller_tvm.package_members import seal
+from roller_tvm.package_members import add_members, seal
 from roller_tvm.tvm_env import line
 
 pytestmark = pytest.mark.te
@@ -67,7 +67,7 @@ def test_a_kernel_that_leaves_its_arrays_is_told(built, tmp_path, capsys):
     assert count
     path = tmp_path / built.name
     shutil.copy(built, path)
-    BuiltKernels(broken, kernels.arch, kernels.functions, kernels.refused).add_to(path)
+    add_members(path, BuiltKernels(broken, kernels.arch, kernels.functions, kernels.refused).members())
     seal(path)
     code, _, err = main(capsys, "run", path, "--emulate")
     assert code == 1 and name in err and "out of bounds" in err and "thread (" in err

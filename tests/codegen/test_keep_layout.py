@@ -48,7 +48,7 @@ def steps(axes):
 def test_axis_names_with_digits_cannot_be_packed_but_kept(axes, packs):
     task = search_task(axes)
     assert packs_weights(task)
-    program = TeProgram.of_dag(task.compute_dag)
+    program = TeProgram.of_reading(read_te(task.compute_dag), task.compute_dag.tensors)
     as_is = apply_steps_state(task.compute_dag, program, steps(axes))
     kept = apply_steps_state(task.compute_dag, program, keep_layout(program.ops, steps(axes)))
     with Pool(1, threads=1) as pool:
@@ -66,7 +66,8 @@ def test_axis_names_with_digits_cannot_be_packed_but_kept(axes, packs):
 
 
 def test_tiles_over_an_edge_are_none_of_a_layout():
-    program = TeProgram.of_dag(search_task(("i", "j")).compute_dag)
+    dag = search_task(("i", "j")).compute_dag
+    program = TeProgram.of_reading(read_te(dag), dag.tensors)
     over = [Split("D", "j", (1, 1, 32), s.names) if getattr(s, "axis", "") == "j" else s for s in steps(("i", "j"))]
     assert packable(program, steps(("i", "j"))) and not packable(program, over)
 

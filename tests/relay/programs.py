@@ -7,13 +7,11 @@ from roller_tvm.roller.steps import (
     ComputeAt,
     Fuse,
     Inline,
-    Parallel,
     Reorder,
     RFactor,
     Split,
     StorageAlign,
     Unroll,
-    UnrollLimit,
     Vectorize,
 )
 
@@ -47,24 +45,6 @@ def conv(c=8, h=16, f=16):
     w = te.placeholder((f, c, 3, 3), name="W")
     return [x, w, topi.nn.conv2d_nchw(x, w, 1, 1, 1, out_dtype="float32")]
 
-
-def row_sum(rows=64, k=1024):
-    from tvm import te
-
-    a = te.placeholder((rows, k), name="A")
-    r = te.reduce_axis((0, k), "k")
-    return [a, te.compute((rows,), lambda i: te.sum(a[i, r], axis=r), name="S")]
-
-
-CPU_MATMUL_RELU = [
-    Inline("T_add"), Inline("T_add_1"),
-    Split("T_relu", "ax0", (8,), ("i0", "i1")), Split("T_relu", "ax1", (16,), ("j0", "j1")),
-    Reorder("T_relu", ("i0", "j0", "i1", "j1")),
-    Fuse("T_relu", ("i0", "j0"), "outer"), Parallel("T_relu", "outer"), Vectorize("T_relu", "j1"),
-    ComputeAt("C", "T_relu", "outer"),
-    Split("C", "k", (4,), ("k0", "k1")), Reorder("C", ("k0", "k1", "i", "j")),
-    Unroll("C", "i"), Vectorize("C", "j"), UnrollLimit("C", "k0", 16),
-]  # fmt: skip
 
 # 32 x 32 block tile, 2 virtual threads and 8 threads each way, 8 of k staged at a time.
 CUDA_MATMUL = [
@@ -114,8 +94,4 @@ CUDA_SPLIT_K = [
     Bind("C.rf", "block", "blockIdx.x"), Bind("C.rf", "thread", "threadIdx.x"),
     Fuse("C", ("i", "j"), "ij"), Split("C", "ij", (64,), ("b", "t")),
     Bind("C", "b", "blockIdx.x"), Bind("C", "t", "threadIdx.x"),
-]  # fmt: skip
-
-CUDA_CROSS_THREAD = [
-    Split("S", "k", (128,), ("ko", "ki")), Bind("S", "i", "blockIdx.x"), Bind("S", "ki", "threadIdx.x"),
 ]  # fmt: skip

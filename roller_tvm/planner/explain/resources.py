@@ -51,8 +51,8 @@ class ResourcesCompared:
         >>> a100 = load_device("a100")
         >>> (program,) = construct(matmul(m=512, n=512, k=512), a100, 1).best.estimate.programs
         >>> kernel = KernelResources(registers=program.registers, local_bytes=0, shared_bytes=program.shared_bytes)
-        >>> ResourcesCompared.of(program, kernel, a100).registers_error
-        0.0
+        >>> ResourcesCompared.of(program, kernel, a100).occupancy
+        (2, 2)
         """
         return cls.from_numbers(
             device, estimate.threads, estimate.registers, estimate.shared_bytes, kernel.registers, kernel.shared_bytes,
@@ -72,11 +72,6 @@ class ResourcesCompared:
             threads, (predicted_registers, registers), (predicted_shared, shared_bytes), (before, after), limit,
             local_bytes,
         )  # fmt: skip
-
-    @property
-    def registers_error(self) -> float:
-        """Predicted registers over compiled ones, minus 1."""
-        return self.registers[0] / max(1, self.registers[1]) - 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
