@@ -39,7 +39,7 @@ def metaschedule(opened: Opened, trials: int) -> dict[str, Any]:
     """Tune with `trials` trials, less those already in the database; return the fields of ``results.Tuned``."""
     from tvm.s_tir import meta_schedule as ms
 
-    from roller_tvm.relax.database import record_text
+    from roller_tvm.relax.record_lines import record_text
 
     work = opened.work("metaschedule") / str(trials)
     work.mkdir(exist_ok=True)
@@ -135,7 +135,7 @@ def record_tiles(mod: Any, line: str, device: Any = None) -> tuple[str, Thought 
         Record as in a database's file.
     device : DeviceSpec, optional
     """
-    from roller_tvm.relax.database import replay
+    from roller_tvm.relax.record_lines import replay
     from roller_tvm.tir.read import read_prim_func
 
     told, thought = "", None

@@ -13,7 +13,8 @@ from roller_bench.files import keep_folder
 from roller_bench.task import OpenedTask, Order, Searched
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.roller.features import Features
-from roller_tvm.tuning.session import PACKED, PLAIN, Measurer
+from roller_tvm.tuning.measurer import Measurer
+from roller_tvm.tuning.session import PACKED, PLAIN
 from roller_tvm.tuning.supervise import Pool
 
 
@@ -85,7 +86,7 @@ class Opened(OpenedTask):
         yield from ((plan.ranked, schedule) for plan, schedule in itertools.islice(found.schedules(), most))
 
     def record(self, schedule: Any) -> str:
-        from roller_tvm.relax.database import record_line
+        from roller_tvm.relax.record_lines import record_line
 
         return str(record_line(self.mod, schedule, self.target))
 

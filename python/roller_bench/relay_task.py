@@ -15,7 +15,8 @@ from roller_bench.task import OpenedTask, Order, Searched
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.roller.features import Features
 from roller_tvm.tuning.line import Built
-from roller_tvm.tuning.session import CHECK, PACKED, PLAIN, Measurer
+from roller_tvm.tuning.measurer import Measurer
+from roller_tvm.tuning.session import CHECK, PACKED, PLAIN
 from roller_tvm.tuning.supervise import Pool
 
 

@@ -19,23 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import foreign
-from ..codegen.intrinsics import register
-from ..device.matrix_unit import matrix_words
-from ..errors import BadInput, RecordError, RollerError, cannot_write
+from ..errors import BadInput, RecordError, cannot_write
 from ..folders import beside
-from ..tir.nodes import structurally_equal
 from ..tuning import results
 from ..tuning.interrupt import deferred_interrupt
-from ..tuning.record_rules import check_trace
-from ..tuning.supervise import last_line
 from ..version import __version__
-from .record_files import NOTES, RECORDS, WORKLOADS, checked, checksums, intrinsics_of, know_intrinsics, loaded, warn_of
-from .targets import make_target, system_triple
-from .tasks import without_names
+from .record_files import NOTES, RECORDS, WORKLOADS, checked, checksums, know_intrinsics, loaded, warn_of
+from .record_lines import check_replay, record_of
+from .targets import in_full, kernels_of, make_target, target_text
 
 REPORT = "roller_tvm.txt"
-#: What of a target does not tell kernels apart.
-_NOT_KERNELS = ("tag", "keys", "host", "model")
 OTHER = "give another 'work_dir'"
 
 
@@ -199,7 +192,7 @@ class Store:
     def _check_target(self, other: str, where: str) -> None:
         if kernels_of(other) == kernels_of(str(self.target)):
             return
-        if kernels_of(other) != _in_full(self.target):
+        if kernels_of(other) != in_full(self.target):
             raise RecordError(
                 f"it was written for the target {other}, not for {self.target}",
                 where,
@@ -310,141 +303,9 @@ class Store:
         self.close()
 
 
-def record_of(workload: Any, trace: Any, target: Any, repeats: Sequence[float]) -> Any:
-    """A MetaSchedule record of a trace on a workload."""
-    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
-    from tvm.s_tir.meta_schedule.database import TuningRecord
-
-    arguments = ArgInfo.from_prim_func(workload.mod["main"])
-    return TuningRecord(trace, workload, [float(s) for s in repeats], target, arguments)
-
-
-def record_line(mod: Any, schedule: Any, target: Any) -> str:
-    """A schedule of a normalised module as a database keeps it, which is what workers and later builds get."""
-    from tvm.s_tir.meta_schedule.database import Workload
-
-    return record_text(record_of(Workload(mod), schedule.trace, target, [0.0]))
-
-
-def record_text(record: Any) -> str:
-    """A record as a database's file has it; ``replay`` takes it."""
-    from tvm.s_tir.meta_schedule import _ffi_api
-
-    # TVM's own `as_json` knows no layouts in a trace; its files hold them as text.
-    return json.dumps(_plain(_ffi_api.TuningRecordAsJSON(record)))
-
-
-def _plain(value: Any) -> Any:
-    """A JSON value of TVM's in Python's types, as TVM writes it to a database's files."""
-    import tvm
-
-    if value is None or isinstance(value, (int, float)):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
-        return value.value
-    if hasattr(value, "items"):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if hasattr(value, "__len__") else str(tvm.ir.save_json(value))
-
-
 def _sum_note(name: str, number: int, line: str | bytes) -> str:
     """Return the note with the checksum of a file's line."""
     return json.dumps({"of": name, "line": number, "sum": foreign.checksum(line)})
-
-
-def target_text(value: Any) -> str:
-    """Return the text of a target in a note; raise ``ValueError`` if it is none."""
-    if not isinstance(value, str):
-        raise ValueError(f"'target' must be a text (got a {type(value).__name__})")
-    if value.lstrip().startswith("{") and not isinstance(foreign.loads(value), dict):
-        raise ValueError("'target' is no target")
-    return value
-
-
-def replay(mod: Any, line: str) -> Any:
-    """A schedule of the module with a record's trace applied, if it is a tuner's.
-
-    Raises
-    ------
-    ValueError
-        The trace holds something that no tuner emits.
-    """
-    from tvm import s_tir
-    from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
-
-    check_trace(foreign.loads(line))
-    for name in intrinsics_of(line):
-        register(name)
-    schedule = s_tir.Schedule(mod)
-    TuningRecord.from_json(json.loads(line), Workload(mod)).trace.apply_to_schedule(schedule, False)
-    return schedule
-
-
-def copies_ahead(line: str) -> bool:
-    """Return whether a record's trace has asynchronous copies, which run if the build enables ``tirx.use_async_copy``.
-    """
-    return "software_pipeline_async_stages" in line
-
-
-def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:
-    """Only the trace is recorded: it must give the module that was measured.
-
-    Raises
-    ------
-    RecordError
-    """
-    try:
-        same = structurally_equal(_body(replay(mod, record_line(mod, schedule, target)).mod), _body(schedule.mod))
-    except Exception as error:  # TVM's, of a trace that does not apply
-        raise RecordError(f"its trace does not replay: {last_line(error)}", name) from error
-    if not same:
-        raise RecordError("replaying its trace gives another module", name)
-
-
-def _body(mod: Any) -> Any:
-    return without_names(mod["main"])
-
-
-def kernels_of(target: str) -> dict[str, Any]:
-    """Return the attributes of a target that decide if a kernel is right for it.
-
-    A matrix unit is none: `MatrixProducts` takes the products that it computes, and these have no records.
-
-    Examples
-    --------
-    >>> kernels_of('{"kind": "llvm", "tag": "", "keys": ["cpu"], "num-cores": 2, "mattr": ["+amx-tile", "+amx-bf16"]}')
-    {'kind': 'llvm', 'num-cores': 2}
-    """
-    if not target.lstrip().startswith("{"):
-        return {"kind": target}
-    found = {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
-    if "mtriple" in found and found["mtriple"] == system_triple():  # which TVM writes where none is given
-        del found["mtriple"]
-    if others := [word for word in found.pop("mattr", ()) if word[1:] not in matrix_words()]:
-        found["mattr"] = others
-    return found
-
-
-def _in_full(target: Any) -> dict[str, Any] | None:
-    """Return `kernels_of` a target with its defaults filled in; None if the target is unknown."""
-    try:
-        return kernels_of(str(make_target(target)))
-    except RollerError:
-        return None
-
-
-def for_other_kernels(one: str, other: str) -> bool:
-    """Return whether two targets contradict each other; TVM fills in an attribute that only one has.
-
-    Examples
-    --------
-    >>> for_other_kernels("cuda", '{"kind": "llvm"}'), for_other_kernels("llvm", '{"kind": "llvm", "num-cores": 2}')
-    (True, False)
-    """
-    left, right = kernels_of(one), kernels_of(other)
-    return any(left[key] != right[key] for key in left.keys() & right.keys())
 
 
 def _grew(path: Path, before: int) -> bool:

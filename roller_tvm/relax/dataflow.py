@@ -19,7 +19,7 @@ from ..codegen.cuda_text import dtype_bytes
 from ..rammer.functions import Call
 from ..rammer.fuse import CallGraph
 from ..rammer.partition import divided
-from ..te.body import unique
+from ..te.nodes import unique
 from ..tir.nodes import key
 from .constants import is_constant
 

@@ -15,12 +15,15 @@ from ..errors import RecordError
 from ..tuning.candidates import Candidates
 from ..tuning.claims import Claims
 from ..tuning.line import Model, Tasks
+from ..tuning.measurer import Work
 from ..tuning.results import UNMEASURED, TunedTask, resumed
-from ..tuning.session import PACKED, PLAIN, Work
+from ..tuning.session import PACKED, PLAIN
 from .candidates import make_candidates
-from .database import Note, Store, copies_ahead, intrinsics_of, record_line
+from .database import Note, Store
 from .devices import device_of, find_target
 from .fuse_rtasks import FuseRTasks
+from .record_files import intrinsics_of
+from .record_lines import copies_ahead, record_line
 from .reference import default_module, default_schedule
 from .tasks import Task, as_module, extract_tasks
 

@@ -49,7 +49,8 @@ class RelaxModels(ModelLine):
 
     def _check_folder(self, folder: Path, aim: Aim, tunes: bool) -> None:
         """Refuse what is no folder of records, or one of another target."""
-        from .database import NOTES, for_other_kernels, kernels_of
+        from .record_files import NOTES
+        from .targets import for_other_kernels, kernels_of
 
         if folder.exists() and not folder.is_dir():
             what = "is no folder: records of the Relax line are MetaSchedule's files in a folder"

@@ -32,7 +32,6 @@ from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
 from .connected import ConnectTiles
 from .contexts import context_like
-from .database import for_other_kernels, kernels_of
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
@@ -56,7 +55,7 @@ from .rtask_regions import PACKED, predicted_seconds
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .size_checks import CheckSizes
 from .sums import SumsAsAdditions
-from .targets import make_target
+from .targets import for_other_kernels, kernels_of, make_target
 from .training import NormsInTraining
 from .transposed import SquaresOfPixels
 

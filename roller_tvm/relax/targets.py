@@ -6,19 +6,23 @@ Whoever writes ``llvm`` or ``cuda -arch=sm_90`` gets the dict that says all that
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from .. import foreign
 from ..device import DeviceSpec
 from ..device.arch import arch_number
 from ..device.from_target import device_for_target, parse_target
-from ..device.matrix_unit import matrix_features
-from ..errors import TargetError
+from ..device.matrix_unit import matrix_features, matrix_words
+from ..errors import RollerError, TargetError
 from ..tvm_env import import_relax_tvm
 from ..tvm_env.llvm_features import check_features
 
 _SHOWN = 5
+#: What of a target does not tell kernels apart.
+_NOT_KERNELS = ("tag", "keys", "host", "model")
 
 
 def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[str, Any]:
@@ -222,3 +226,52 @@ def _limits(device: DeviceSpec) -> dict[str, int]:
         "l2_cache_size_bytes": next((v.capacity_bytes for v in device.levels if v.name == "l2"), None),
     }
     return {key: int(value) for key, value in found.items() if value}
+
+
+def target_text(value: Any) -> str:
+    """Return the text of a target in a note; raise ``ValueError`` if it is none."""
+    if not isinstance(value, str):
+        raise ValueError(f"'target' must be a text (got a {type(value).__name__})")
+    if value.lstrip().startswith("{") and not isinstance(foreign.loads(value), dict):
+        raise ValueError("'target' is no target")
+    return value
+
+
+def kernels_of(target: str) -> dict[str, Any]:
+    """Return the attributes of a target that decide if a kernel is right for it.
+
+    A matrix unit is none: `MatrixProducts` takes the products that it computes, and these have no records.
+
+    Examples
+    --------
+    >>> kernels_of('{"kind": "llvm", "tag": "", "keys": ["cpu"], "num-cores": 2, "mattr": ["+amx-tile", "+amx-bf16"]}')
+    {'kind': 'llvm', 'num-cores': 2}
+    """
+    if not target.lstrip().startswith("{"):
+        return {"kind": target}
+    found = {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
+    if "mtriple" in found and found["mtriple"] == system_triple():  # which TVM writes where none is given
+        del found["mtriple"]
+    if others := [word for word in found.pop("mattr", ()) if word[1:] not in matrix_words()]:
+        found["mattr"] = others
+    return found
+
+
+def in_full(target: Any) -> dict[str, Any] | None:
+    """Return `kernels_of` a target with its defaults filled in; None if the target is unknown."""
+    try:
+        return kernels_of(str(make_target(target)))
+    except RollerError:
+        return None
+
+
+def for_other_kernels(one: str, other: str) -> bool:
+    """Return whether two targets contradict each other; TVM fills in an attribute that only one has.
+
+    Examples
+    --------
+    >>> for_other_kernels("cuda", '{"kind": "llvm"}'), for_other_kernels("llvm", '{"kind": "llvm", "num-cores": 2}')
+    (True, False)
+    """
+    left, right = kernels_of(one), kernels_of(other)
+    return any(left[key] != right[key] for key in left.keys() & right.keys())

@@ -19,7 +19,7 @@ from ..tuning.machine import same_machine
 from ..tuning.numerics import shape_of
 from ..tuning.session import PACKED
 from ..tuning.supervise import Failed, last_line
-from .database import copies_ahead, replay
+from .record_lines import copies_ahead, replay
 from .reference import reference_module
 from .resources import spilled_bytes
 from .rewrites import cpu_code

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roller_tvm.te.body import unique
+from roller_tvm.te.nodes import unique
 
 #: Operators whose result has the elements of their operand, in its memory.
 _RESHAPES = ("reshape", "contrib_reverse_reshape", "expand_dims", "squeeze", "nn.batch_flatten")

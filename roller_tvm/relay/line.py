@@ -26,8 +26,8 @@ from roller_tvm.relay.worker_side import record_line, work_of
 from roller_tvm.tuning.candidates import Candidates
 from roller_tvm.tuning.claims import Claims
 from roller_tvm.tuning.line import Model, Tasks, require
+from roller_tvm.tuning.measurer import Work
 from roller_tvm.tuning.results import TunedTask, resumed
-from roller_tvm.tuning.session import Work
 from roller_tvm.tvm_env import import_relay_tvm
 
 

@@ -13,8 +13,9 @@ from roller_tvm.relay import reference
 from roller_tvm.relay.rewrites import as_tvm, cpu_code
 from roller_tvm.tuning.line import Built, in_order
 from roller_tvm.tuning.machine import same_machine
+from roller_tvm.tuning.measurer import Work
 from roller_tvm.tuning.numerics import shape_of
-from roller_tvm.tuning.session import PACKED, PLAIN, Work
+from roller_tvm.tuning.session import PACKED, PLAIN
 from roller_tvm.tuning.supervise import Failed, last_line
 from roller_tvm.tvm_env import import_relay_tvm
 

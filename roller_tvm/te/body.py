@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 from ..errors import UnsupportedOperator
 from ..ir.affine import Index
-from ..ir.stage import DTYPE_BYTES, Access, Axis, Stage
+from ..ir.stage import Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
+from .combiners import begins_neutral, combiner_of, is_product
+from .nodes import (
+    REMEDY,
+    analyzer_here,
+    callee_of,
+    canonical,
+    dtype_of,
+    extent_of,
+    literal,
+    low_of,
+    misjudges_axes,
+    read_by,
+    unique,
+    value_at,
+)
 from .numbering import PARTS, Numbering, dtype_of_node
 from .quotient import Quotient, nodes_of, quotient
 
-REMEDY = "leave this operator to TVM's own schedule"
 _ARITHMETIC = {
     **dict.fromkeys(("Add", "Sub"), "add"),
     **dict.fromkeys(("Div", "FloorDiv", "Mod", "FloorMod"), "div"),
@@ -39,71 +52,7 @@ _CALLS = {
 VECTOR_MATH = ("exp", "erf", "tanh", "sigmoid")
 #: Comparisons that tell which axis is further on.
 _COMPARISONS = ("LT", "LE", "GT", "GE")
-_COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
-
-def unique(name: str, used: set[str]) -> str:
-    """Return `name`, with a number appended if it is used already."""
-    result, count = name, 0
-    while result in used:
-        count += 1
-        result = f"{name}_{count}"
-    used.add(result)
-    return result
-
-
-def _read_by(node: Any) -> tuple[Any, list[Any]] | None:
-    """Return tensor and indices if the expression reads one (a ProducerLoad; on the Relax line a call), else None."""
-    if type(node).__name__ == "ProducerLoad":
-        return node.producer, list(node.indices)
-    if type(node).__name__ == "Call" and callee_of(node) == "tensor_load":
-        return node.args[0], list(node.args)[1:]
-    return None
-
-
-def callee_of(call: Any) -> str:
-    """Return the name of the called function without its namespace, which differs between TVM's versions."""
-    return str(getattr(call.op, "name", call.op)).rsplit(".", 1)[-1]
-
-
-def _literal(node: Any) -> float | None:
-    """Return the value of a constant expression, also one held by a tensor without dimensions; else None."""
-    tensor, indices = _read_by(node) or (None, ())
-    if tensor is not None and not indices and len(getattr(tensor.op, "body", ())) == 1:
-        node = tensor.op.body[0]
-    value = getattr(node, "value", None)
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def extent_of(node: Any, where: str, what: str) -> int:
-    """Return a constant extent; refuses dynamic and empty ones."""
-    value = constant(node)
-    if value is None:
-        value = constant(_analyzer().simplify(node))
-    if value is None:
-        raise UnsupportedOperator(
-            f"{what} has the extent {node}, which is not a constant",
-            where,
-            "fix the shape when importing the model, or " + REMEDY,
-        )
-    if value < 1:
-        raise UnsupportedOperator(f"{what} has the extent {value}, it must be >= 1", where, REMEDY)
-    return value
-
-
-def _analyzer() -> Any:
-    """Return an Analyzer; later versions of TVM have it in another module."""
-    import tvm
-
-    return (tvm.arith if hasattr(tvm, "arith") else tvm.sym).Analyzer()
-
-
-def dtype_of(dtype: Any, where: str) -> str:
-    """Return a dtype as text; refuses dtypes that cannot be planned."""
-    text = str(dtype)
-    if text not in DTYPE_BYTES:
-        raise UnsupportedOperator(f"dtype '{text}' is not one of {', '.join(DTYPE_BYTES)}", where, REMEDY)
-    return text
 
 
 #: Contents of an expression: nothing, reads of tensors, values that vary from trip to trip of the innermost loops.
@@ -143,7 +92,7 @@ class StageReader:
         self.variables = [iv.var for iv in iters]
         plain = [str(v.name) for v in self.variables]
         self.axis_names = [unique(getattr(iv, "label", n), used) for iv, n in zip(iters, plain, strict=True)]
-        self.lows = [_low(iv, self.name) for iv in iters]
+        self.lows = [low_of(iv, self.name) for iv in iters]
         self.extents = [
             extent_of(iv.dom.extent, self.name, f"axis '{n}'") if kind == "spatial" else self._length(iv, n)
             for iv, n, kind in zip(iters, self.axis_names, self.kinds, strict=True)
@@ -167,12 +116,12 @@ class StageReader:
 
     def _length(self, iv: Any, name: str) -> int:
         """Return the length of a reduction axis; the largest one if it depends on an output axis."""
-        length = _analyzer().simplify(iv.dom.extent)
+        length = analyzer_here().simplify(iv.dom.extent)
         if constant(length) is not None:
             return extent_of(length, self.name, f"axis '{name}'")
         for axis, own in zip(self.op.axis, self.axis_names, strict=False):
             extent = extent_of(axis.dom.extent, self.name, f"axis '{own}'")
-            lengths = [n for value in range(extent) if (n := _at(length, axis.var, value)) is not None]
+            lengths = [n for value in range(extent) if (n := value_at(length, axis.var, value)) is not None]
             if len(lengths) == extent:
                 self.uneven.append(own)
                 return extent_of(max(lengths), self.name, f"axis '{name}'")
@@ -196,7 +145,7 @@ class StageReader:
             return ""
         combiner = self._combined(first)
         condition = first.condition
-        self.initial = bool(list(first.init)) or not _begins_neutral(first.combiner, combiner)
+        self.initial = bool(list(first.init)) or not begins_neutral(first.combiner, combiner)
         guarded = not self._always(condition)
         for initial in first.init:
             self._walk(initial, False)
@@ -205,7 +154,7 @@ class StageReader:
             self._walk(source, guarded)
         if guarded:
             self._walk(condition, False)
-        product = _is_product(first.source[0])
+        product = is_product(first.source[0])
         if combiner == "sum" and product and self.counts.get("mul"):
             self._count("mul", -1)
             self._count("fma")
@@ -214,7 +163,7 @@ class StageReader:
         return combiner
 
     def _combined(self, reduce: Any) -> str:
-        return _combiner(reduce.combiner)
+        return combiner_of(reduce.combiner)
 
     def _count(self, kind: str, by: int = 1) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + by
@@ -247,7 +196,7 @@ class StageReader:
         elif (parts := PARTS.get(kind)) is not None:
             for name in parts:
                 made |= self._walk(getattr(node, name), guarded)
-            if kind in _COMPARISONS and not made & READS and _misjudges_axes():
+            if kind in _COMPARISONS and not made & READS and misjudges_axes():
                 self._check_comparison(node)
             self._count_once(_ARITHMETIC.get(kind, ""), node, made)
         else:
@@ -297,7 +246,7 @@ class StageReader:
         for argument in node.args:
             made |= self._walk(argument, guarded)
         # Compilers make a product of a square, whatever they may do to other powers.
-        square = callee == "pow" and _literal(node.args[1]) == 2
+        square = callee == "pow" and literal(node.args[1]) == 2
         cost = "mul" if square else _CALLS.get(callee, "special")
         if callee in VECTOR_MATH and dtype_of_node(node) == "float32":
             cost = "exp"
@@ -306,12 +255,12 @@ class StageReader:
 
     def _access(self, node: Any) -> tuple[str, list[Any]] | None:
         """Return the name of the tensor that an expression reads, and its indices; None if it reads none."""
-        found = _read_by(node)
+        found = read_by(node)
         return None if found is None else (self.names[found[0].op], found[1])
 
     def _which(self, node: Any) -> tuple[Hashable, list[Any]] | None:
         """Return a key of the tensor that an expression reads, and its indices; a stage may produce several tensors."""
-        found = _read_by(node)
+        found = read_by(node)
         return None if found is None else ((hash(found[0]), found[0].value_index), found[1])
 
     def _load(self, tensor: str, indices: Iterable[Any], guarded: bool) -> int:
@@ -322,7 +271,7 @@ class StageReader:
             if form is not None and any((lo, hi) != (1, self.extents[v]) for v, lo, hi in form.terms):
                 other = quotient(index, self._axis_of)
             if form is None:
-                simple = _canonical(index, self.variables, self.lows, self.extents)
+                simple = canonical(index, self.variables, self.lows, self.extents)
                 form, other = affine(simple, self._axis_of), quotient(simple, self._axis_of)
                 other = other or quotient(index, self._axis_of)
             if not plain and any(self._access(node) is not None for node in nodes_of(index)):
@@ -397,88 +346,3 @@ def _index(form: Affine | Quotient | None, splits: Splits, names: list[tuple[str
         return splits.index(form, names)
     over = splits.index(form.form, names)
     return Index.of(dict(over.terms), over.const, form.divisor, form.clamped)
-
-
-def _at(node: Any, variable: Any, value: int) -> int | None:
-    """Return the value of an expression for one value of a variable; None if it is not constant then."""
-    import tvm
-
-    analyzer = _analyzer()
-    analyzer.bind(variable, tvm.ir.Range(value, value + 1))
-    return constant(analyzer.simplify(node))
-
-
-def _low(iv: Any, where: str) -> int:
-    low = constant(iv.dom.min)
-    if low is None:
-        raise UnsupportedOperator(
-            f"axis '{iv.var.name}' starts at {iv.dom.min}, which is not a constant", where, REMEDY
-        )
-    return low
-
-
-def _canonical(index: Any, variables: list[Any], lows: list[int], extents: list[int]) -> Any:
-    """Return the index simplified by TVM, for arithmetic that `affine` does not handle."""
-    import tvm
-
-    analyzer = _analyzer()
-    for var, low, extent in zip(variables, lows, extents, strict=True):
-        analyzer.bind(var, tvm.ir.Range(low, low + extent))
-    try:
-        return analyzer.simplify(index)
-    except TypeError:  # the Relax line's cannot compare conditions that read a tensor
-        return index
-
-
-@lru_cache(maxsize=1)
-def _misjudges_axes() -> bool:
-    """Return whether TVM wrongly proves ``16 * x < i`` false for x and i of other ranges (0.17 does; 0.27 does not)."""
-    import tvm
-
-    def variable(name: str) -> Any:
-        return tvm.tir.Var(name, "int32") if hasattr(tvm, "tir") else tvm.tirx.Var(name, "int32")
-
-    analyzer, x, i = _analyzer(), variable("x"), variable("i")
-    analyzer.bind(x, tvm.ir.Range(0, 4))
-    analyzer.bind(i, tvm.ir.Range(0, 16))
-    return constant(analyzer.simplify(x * 16 < i)) == 0
-
-
-def _begins_neutral(reducer: Any, combiner: str) -> bool:
-    """Return whether a reduction starts from its neutral element, so that each of its parts can start from it too."""
-    identity = list(getattr(reducer, "identity_element", ()))
-    value = getattr(identity[0], "value", None) if len(identity) == 1 else None
-    if value is None or combiner not in ("sum", "prod", "max", "min"):
-        return True  # one of several results, of no kind that is split; or what the block's reader has compared
-    if combiner in ("sum", "prod"):
-        return bool(value == (combiner == "prod"))
-    import tvm
-
-    limits = tvm.tir if hasattr(tvm, "tir") else tvm.tirx
-    dtype = dtype_of_node(identity[0])
-    least, most = limits.min_value(dtype).value, limits.max_value(dtype).value
-    return bool(value <= least if combiner == "max" else value >= most)
-
-
-def _combiner(reducer: Any) -> str:
-    results = list(reducer.result)
-    if len(results) != 1:
-        return "other"
-    result = results[0]
-    kind = _COMBINERS.get(type(result).__name__)
-    if kind is None:
-        return "other"
-    sides = {str(reducer.lhs[0].name), str(reducer.rhs[0].name)}
-    operands = [result.a, result.b]
-    plain = all(type(o).__name__ in ("Var", "SizeVar") for o in operands)
-    return kind if plain and {str(o.name) for o in operands} == sides else "other"
-
-
-def _is_product(source: Any) -> bool:
-    """Return whether the expression is a multiplication, possibly under a bounds condition."""
-    kind = type(source).__name__
-    if kind == "Mul":
-        return True
-    if kind == "Call" and str(getattr(source.op, "name", "")).endswith("if_then_else"):
-        return _is_product(source.args[1])
-    return kind == "Select" and _is_product(source.true_value)

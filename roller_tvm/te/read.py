@@ -13,7 +13,8 @@ from ..errors import UnsupportedOperator
 from ..ir.expression import TensorExpression
 from ..ir.pattern import choose_anchor
 from ..ir.stage import Stage, Tensor
-from .body import REMEDY, StageReader, dtype_of, extent_of, unique
+from .body import StageReader
+from .nodes import REMEDY, dtype_of, extent_of, unique
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..te.body import REMEDY
+from ..te.nodes import REMEDY
 from ..te.quotient import nodes_of
 
 #: ``IterVar.iter_type`` of an axis that may run in any order, and of a reduction.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..te.body import REMEDY
+from ..te.nodes import REMEDY
 from ..te.quotient import nodes_of
 from .nodes import Nest, accesses, analyzer_of_tvm, key, nests, root_of, structurally_equal, tensors_of
 

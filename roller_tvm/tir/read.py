@@ -10,7 +10,8 @@ from ..errors import UnsupportedOperator
 from ..ir.expression import TensorExpression
 from ..ir.pattern import choose_anchor
 from ..ir.stage import Stage, Tensor
-from ..te.body import REMEDY, StageReader, dtype_of, extent_of, unique
+from ..te.body import StageReader
+from ..te.nodes import REMEDY, dtype_of, extent_of, unique
 from .nodes import (
     AlreadyScheduled,
     Nest,

@@ -10,7 +10,8 @@ from typing import Any
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError
 from roller_tvm.tuning.machine import same_machine, threads_for
-from roller_tvm.tuning.session import Limits, Measurer, Outcome, TaskResult, Work
+from roller_tvm.tuning.measurer import Measurer, Work
+from roller_tvm.tuning.session import Limits, Outcome, TaskResult
 from roller_tvm.tuning.supervise import WORKER, Pool
 
 #: Kinds of failure that the machine may cause as well as the candidate.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # workers need nothing of it
     from roller_tvm.device import DeviceSpec
     from roller_tvm.tuning.candidates import Candidates
     from roller_tvm.tuning.claims import Claims
+    from roller_tvm.tuning.measurer import Work
     from roller_tvm.tuning.results import TunedTask
-    from roller_tvm.tuning.session import Work
 
 
 # -- features ---------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from roller_tvm.errors import MeasureError
 from roller_tvm.tuning.claims import WAIT_S
 from roller_tvm.tuning.line import Line, Model, Records
 from roller_tvm.tuning.machine import not_here, same_machine, threads_for
+from roller_tvm.tuning.measurer import Measurer
 from roller_tvm.tuning.remote import MODULE, Tracker, remote_pool
 from roller_tvm.tuning.results import TunedTask, TuneResult, busy, judge, nothing_tuned, summary
 from roller_tvm.tuning.selection import ordered, select, shares, time_is_up
-from roller_tvm.tuning.session import Limits, Measurer, TaskResult, timed
+from roller_tvm.tuning.session import Limits, TaskResult, timed
 from roller_tvm.tuning.supervise import WORKER, Pool
 from roller_tvm.tuning.timing import cold_options
 

@@ -38,7 +38,8 @@ def test_roller_and_untuned_are_built_checked_and_timed(jobs):
 
 @pytest.mark.slow
 def test_tvms_own_kernel_stays_where_it_is_faster(jobs, monkeypatch):
-    from roller_tvm.tuning.session import Measurer, Outcome, TaskResult
+    from roller_tvm.tuning.measurer import Measurer
+    from roller_tvm.tuning.session import Outcome, TaskResult
 
     given = []
 

@@ -52,7 +52,7 @@ def test_weights_that_metaschedule_may_lay_out_are_priced_so():
 
     from roller_bench.peers_relax import record_tiles
     from roller_tvm.device import device_for_target
-    from roller_tvm.relax.database import record_line
+    from roller_tvm.relax.record_lines import record_line
     from roller_tvm.te import te_operator
 
     words = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}

@@ -12,7 +12,7 @@ from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.codegen.tensorir_merging import Merged, axes_of  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.relax.database import check_replay  # noqa: E402
+from roller_tvm.relax.record_lines import check_replay  # noqa: E402
 from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.roller.steps import Fuse, Reorder, Split  # noqa: E402
 from roller_tvm.tir.read import read_prim_func  # noqa: E402

@@ -250,7 +250,7 @@ MODULES = {
     ),
     **dict.fromkeys(("roller_tvm.relax.dynamic", "roller_tvm.relax.size_checks"), _open_rows),
     **dict.fromkeys(("roller_tvm.tir.open_axes", "roller_tvm.relax.open_schedule"), _open_product),
-    **dict.fromkeys(("roller_tvm.tuning.checking", "roller_tvm.tuning.session"), _measured),
+    **dict.fromkeys(("roller_tvm.tuning.checking", "roller_tvm.tuning.measurer"), _measured),
     "roller_tvm.auto_scheduler.measuring": _states,
     "roller_tvm.relay.records": _record,
     "roller_tvm.relay.winograd": _large_convolution,

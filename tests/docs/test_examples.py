@@ -30,7 +30,7 @@ NIGHTLY = {
     "roller_tvm.relax.tuning": "tunes",
     "roller_tvm.relay.tuning": "tunes",
     "roller_tvm.tuning.checking": "measures",
-    "roller_tvm.tuning.session": "measures",
+    "roller_tvm.tuning.measurer": "measures",
     "roller_tvm.tvm_env.doctor": "looks at the machine for seconds",
     "roller_bench.run": "compares tuners",
     "roller_check.fused": "builds kernels for a GPU",
@@ -63,7 +63,7 @@ LINES = {
 EITHER = {
     "roller_tvm", "roller_tvm.api", "roller_tvm.codegen.kernel_cache", "roller_tvm.models.importing",
     "roller_tvm.models.package", "roller_tvm.tuning.timing", "roller_tvm.tuning.supervise", "roller_tvm.tuning.machine",
-    "roller_tvm.tvm_env.pin", "roller_tvm.tvm_env.threads", "roller_tvm.tuning.checking", "roller_tvm.tuning.session",
+    "roller_tvm.tvm_env.pin", "roller_tvm.tvm_env.threads", "roller_tvm.tuning.checking", "roller_tvm.tuning.measurer",
     "roller_bench.run",
 }  # fmt: skip
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.tuning.line import Line, Model, this_line
-from roller_tvm.tuning.session import Limits, Measurer
+from roller_tvm.tuning.measurer import Measurer
+from roller_tvm.tuning.session import Limits
 from roller_tvm.tuning.supervise import Pool
 from roller_tvm.tuning.tune import Options, tune
 

@@ -7,7 +7,7 @@ pytest.importorskip("tvm")
 
 from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.tuning import worker as in_this_process  # noqa: E402
-from roller_tvm.tuning.session import Measurer  # noqa: E402
+from roller_tvm.tuning.measurer import Measurer  # noqa: E402
 from roller_tvm.tuning.supervise import WORKER, Failed, Pool  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402

@@ -13,7 +13,8 @@ from roller_tvm.relay.candidates import make_candidates  # noqa: E402
 from roller_tvm.relay.tasks import Task  # noqa: E402
 from roller_tvm.relay.worker_side import record_line, work_of  # noqa: E402
 from roller_tvm.roller.steps import CacheWrite, Split  # noqa: E402
-from roller_tvm.tuning.session import Limits, Measurer  # noqa: E402
+from roller_tvm.tuning.measurer import Measurer  # noqa: E402
+from roller_tvm.tuning.session import Limits  # noqa: E402
 from roller_tvm.tuning.supervise import Pool  # noqa: E402
 
 from .kernels import check, plans_of  # noqa: E402

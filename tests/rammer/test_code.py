@@ -106,7 +106,7 @@ def test_a_graph_with_barriers_launched_three_times() -> None:
 
 
 def test_a_wait_that_lasts_too_long_ends_the_launch_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roller_tvm.rammer.fused_kernel._PATIENCE", 1)  # the first poll that finds the counter too low
+    monkeypatch.setattr("roller_tvm.rammer.fused_source._PATIENCE", 1)  # the first poll that finds the counter too low
     kernel, _ = fused(("a", ["x"], 64, True), ("b", ["a"], 96, True), ("c", ["a", "b"], 128, True))
     with pytest.raises(KernelFault, match="__trap"):
         run(kernel, np.ones(SIZE, "float32"))

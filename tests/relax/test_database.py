@@ -16,8 +16,10 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase  # noq
 from roller_tvm.errors import BadInput, RecordError, RecordWarning  # noqa: E402
 from roller_tvm.relax import pipeline, tune, tune_tir  # noqa: E402
 from roller_tvm.relax.candidates import make_candidates  # noqa: E402
-from roller_tvm.relax.database import NOTES, RECORDS, WORKLOADS, Note, Store, check_replay  # noqa: E402
+from roller_tvm.relax.database import Note, Store  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
+from roller_tvm.relax.record_files import NOTES, RECORDS, WORKLOADS  # noqa: E402
+from roller_tvm.relax.record_lines import check_replay  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks, normalized  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
@@ -247,7 +249,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("named", HOSTILE)
 def test_a_trace_that_names_code_is_refused_by_every_reader(tmp_path, named):
-    from roller_tvm.relax.database import replay
+    from roller_tvm.relax.record_lines import replay
 
     def attack(folder):
         line = (folder / RECORDS).read_text().replace('"],["b0"]],', f'"],["b0"]],{HOSTILE[named]},', 1)

@@ -8,8 +8,12 @@ pytest.importorskip("tvm.relax")
 pytestmark = pytest.mark.relax
 
 from roller_tvm.errors import RecordWarning  # noqa: E402
-from roller_tvm.relax.database import NOTES, RECORDS, Store  # noqa: E402
-from roller_tvm.relax.record_files import opened  # noqa: E402
+from roller_tvm.relax.database import Store  # noqa: E402
+from roller_tvm.relax.record_files import (  # noqa: E402
+    NOTES,
+    RECORDS,
+    opened,  # noqa: E402
+)
 
 from . import modules as M  # noqa: E402
 from .test_database import commit  # noqa: E402

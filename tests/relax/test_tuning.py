@@ -14,7 +14,8 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.errors import BadInput  # noqa: E402
 from roller_tvm.relax import build, pipeline, prepare, tune, tune_relax, tune_tir, tuning  # noqa: E402
-from roller_tvm.relax.database import REPORT, check_replay  # noqa: E402
+from roller_tvm.relax.database import REPORT  # noqa: E402
+from roller_tvm.relax.record_lines import check_replay  # noqa: E402
 from roller_tvm.relax.reference import default_module, default_schedule  # noqa: E402
 from roller_tvm.relax.tasks import Task, extract_tasks, normalized, without_names  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402

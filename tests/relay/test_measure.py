@@ -16,7 +16,7 @@ from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms, tolerance  # noqa: E402
 from roller_tvm.relay.worker_side import record_line, work_of  # noqa: E402
 from roller_tvm.roller.steps import Parallel, Split  # noqa: E402
-from roller_tvm.tuning.session import Measurer  # noqa: E402
+from roller_tvm.tuning.measurer import Measurer  # noqa: E402
 from roller_tvm.tuning.supervise import Pool  # noqa: E402
 
 from . import programs as P  # noqa: E402

@@ -10,7 +10,7 @@ from tvm import te  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
-from roller_tvm.te.body import _begins_neutral  # noqa: E402
+from roller_tvm.te.combiners import begins_neutral  # noqa: E402
 from roller_tvm.te.read import read_te  # noqa: E402
 
 
@@ -61,7 +61,7 @@ def test_what_tvm_s_own_reductions_begin_with_is_neutral():
     for dtype in ("float32", "float16", "int8", "uint8", "int64"):
         a = te.placeholder((8,), dtype, name="a")
         for reduce, kind in ((te.sum, "sum"), (te.max, "max"), (te.min, "min")):
-            assert _begins_neutral(reduce(a[k], axis=k).combiner, kind)
+            assert begins_neutral(reduce(a[k], axis=k).combiner, kind)
 
 
 def test_several_results_of_which_the_first_is_not_read():

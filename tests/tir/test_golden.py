@@ -9,7 +9,7 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.relax.database import check_replay  # noqa: E402
+from roller_tvm.relax.record_lines import check_replay  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 from roller_tvm.tuning.numerics import difference, make_inputs  # noqa: E402
 

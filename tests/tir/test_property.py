@@ -11,8 +11,8 @@ from hypothesis import strategies as st  # noqa: E402
 from tvm import te  # noqa: E402
 
 from roller_tvm.relax.candidates import make_candidates  # noqa: E402
-from roller_tvm.relax.database import check_replay  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
+from roller_tvm.relax.record_lines import check_replay  # noqa: E402
 from roller_tvm.relax.tasks import normalized  # noqa: E402
 from roller_tvm.tuning.numerics import difference  # noqa: E402
 

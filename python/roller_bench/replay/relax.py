@@ -14,7 +14,8 @@ from typing import Any
 
 from roller_tvm import foreign
 from roller_tvm.errors import BadInput, UnsupportedOperator
-from roller_tvm.relax.database import kernels_of, replay
+from roller_tvm.relax.record_lines import replay
+from roller_tvm.relax.targets import kernels_of
 from roller_tvm.tir.read import TirReading, read_prim_func
 from roller_tvm.tuning.supervise import last_line
 
