@@ -121,7 +121,7 @@ class Scale:
             low, high = round(math.log10(self.low)), round(math.log10(self.high))
             return [10.0**n for n in range(low, high + 1)]
         step = _step(self.high)
-        return [n * step for n in range(round(self.high / step) + 1)]
+        return [n * step for n in range(math.floor(self.high / step + 1e-9) + 1)]
 
 
 def _step(high: float) -> float:

@@ -203,7 +203,7 @@ def bank_cycles(words: Array, banks: int) -> Array:
     new = np.ones(ordered.shape, bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     bank = ordered % banks + np.arange(len(ordered))[:, None] * banks
-    return np.bincount(bank[new], minlength=len(ordered) * banks).reshape(-1, banks).max(axis=1)
+    return np.bincount(bank[new], minlength=len(ordered) * banks).reshape(len(ordered), banks).max(axis=1)
 
 
 def lane_addresses(table: StagedTable, steps: dict[int, Array], warp: int) -> Array:

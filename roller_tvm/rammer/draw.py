@@ -9,6 +9,7 @@ from html import escape
 
 from ..device import DeviceSpec
 from ..errors import BadInput
+from ..svg import Scale, number
 from .fusion_plan import FusionPlan, Part
 from .roperator import Phase, RKernel
 from .rtask import RTask
@@ -61,7 +62,7 @@ def draw(plan: FusionPlan, device: DeviceSpec) -> str:
         lines.append(f'<text x="{_LEFT:g}" y="{top - 8:g}">{title}: {launches} kernels, {seconds * 1e6:.1f} us '
                      f"predicted on {escape(plan.device)}</text>")
         lines += _timeline(entries, top, scale, colours)
-    lines += _axis(whole, scale, 2 * (_TOP + _HEIGHT) + 16)
+    lines += _axis(whole, 2 * (_TOP + _HEIGHT) + 16)
     for n, operator in enumerate(operators):
         x = _LEFT + n % 6 * (_WIDTH - _LEFT) / 6
         y = 2 * (_TOP + _HEIGHT) + _GAP + n // 6 * _LEGEND
@@ -88,8 +89,8 @@ def _alone(operator: str, kernel: RKernel, device: DeviceSpec, launch: str) -> t
         vdevice = VDevice.of(device, [kernel], launch)
     lists: list[list[RTask | BarrierTask]] = [[] for _ in range(vdevice.veus)]
     for phase, one in enumerate(kernel.phases):
-        for number in range(one.tasks):
-            lists[number % vdevice.veus].append(RTask(operator, phase, number))
+        for task in range(one.tasks):
+            lists[task % vdevice.veus].append(RTask(operator, phase, task))
     program = TaskProgram(vdevice, ((operator, kernel),), tuple(map(tuple, lists)))
     return kernel.seconds + len(kernel.phases) * vdevice.costs.launch_seconds, program
 
@@ -137,13 +138,10 @@ def _merged(intervals: Sequence[Interval]) -> list[tuple[int, Interval, float, i
     return found
 
 
-def _axis(whole: float, scale: float, top: float) -> Iterable[str]:
-    step = 10.0 ** len(str(int(whole * 1e6 / 10)))
-    step = step / 5 if whole * 1e6 / step < 2 else step
-    at = 0.0
-    while at <= whole * 1e6:
-        yield f'<text x="{_LEFT + at * 1e-6 * scale:.1f}" y="{top + 14:g}" text-anchor="middle">{at:g} us</text>'
-        at += step
+def _axis(whole: float, top: float) -> Iterable[str]:
+    place = Scale(0.0, whole * 1e6, _LEFT, _WIDTH)
+    for at in place.ticks:
+        yield f'<text x="{place(at):.1f}" y="{top + 14:g}" text-anchor="middle">{number(at)} us</text>'
 
 
 def _colour(number: int) -> str:

@@ -34,9 +34,9 @@ from ..micro_perf.cpu_constants import CALL, LONG_LOOP, ROW_OVERHEAD, SIDE_BY_SI
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection, capacity
-from ..roller.loops import open_parts, vector_last
+from ..roller.loops import fuse, open_parts, vector_last
 from ..roller.rprogram import RProgram
-from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Step
+from ..roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Step
 from .kinds import Kind
 from .recipe import Context, CpuRecipe, Fit, Ranked
 
@@ -130,10 +130,7 @@ def lower_cpu_axpy(expression: TensorExpression, program: RProgram) -> list[Step
     loops = vector_last(loops, anchor)
     steps += [*opened, Reorder(out, tuple(loops))]
     outer, rest = program.choice("parallel"), loops[:-1]
-    whole = rest[0]
-    if outer > 1:
-        whole = "outer"
-        steps.append(Fuse(out, tuple(rest[:outer]), whole))
+    whole = fuse(steps, out, rest[:outer], "outer")
     steps += [Parallel(out, whole), ComputeAt(inner, out, whole if outer == len(rest) else rest[-1])]
     opened, own = open_parts(inner, anchor.spatial)
     opened_reduce, reduce = open_parts(inner, anchor.reduce)

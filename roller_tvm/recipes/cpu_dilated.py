@@ -32,9 +32,9 @@ from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..roller.alignment import aligned_extents
 from ..roller.candidates import Column, Tiles, are_boxes, table
-from ..roller.loops import open_parts, vector_last, vector_name
+from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
-from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from ..roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_tiles import REGISTER_TILES, UNROLLED_LOADS, chunks_of, single_vectors
 from .dilated_nests import TurnedNest, output_axes, strides
 from .kinds import Kind
@@ -207,10 +207,7 @@ def lower_cpu_dilated(expression: TensorExpression, program: RProgram) -> list[S
         steps.append(Split(out, rest[at], (vector,), (f"{loops[at]}.o", f"{loops[at]}.v")))
         rest = [*rest[:at], f"{loops[at]}.o", *rest[at + 1 :], f"{loops[at]}.v"]
     steps.append(Reorder(out, (*outer, *rest)))
-    whole = outer[0]
-    if len(outer) > 1:
-        whole = "parallel"
-        steps.append(Fuse(out, outer, whole))
+    whole = fuse(steps, out, outer, "parallel")
     steps.append(Parallel(out, whole))
     if vector > 1:
         steps.append(Vectorize(out, rest[-1]))

@@ -36,9 +36,9 @@ from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
-from ..roller.loops import open_parts, vector_last, vector_name
+from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
-from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
+from ..roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Step, Vectorize
 from .cpu_tiles import filled, single_vectors
 from .kinds import Kind
 from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
@@ -281,10 +281,7 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
     inside = rest[-1] if rest else ""
     if outer > 0:
         shared = (*rest, last)[:outer]  # the last one if it is the only loop
-        whole = shared[0]
-        if outer > 1:
-            whole = "outer"
-            steps.append(Fuse(out, shared, whole))
+        whole = fuse(steps, out, shared, "outer")
         inside = whole if outer >= len(rest) else inside
         steps.append(Parallel(out, whole))
     if vector > 1:

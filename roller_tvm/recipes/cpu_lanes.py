@@ -23,9 +23,9 @@ from ..micro_perf.cpu import TileCost, epilogue_cycles, tiled_times
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry
 from ..roller.candidates import Tiles
-from ..roller.loops import open_parts
+from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
-from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from ..roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_tiles import Grid, register_tiles
 from .kinds import Kind
 from .lane_nests import LaneNest
@@ -139,10 +139,7 @@ def _outer_loops(anchor: Stage, output: Stage, program: RProgram) -> tuple[str, 
     ranked = sorted(zip(axes, loops, strict=True), key=lambda pair: order.get(pair[0], -1))
     parallel, middle = tuple(f"{loop}.p" for loop in loops), tuple(f"{loop}.m" for _, loop in ranked)
     steps.append(Reorder(output.name, (*parallel, *middle, *(f"{loop}.i" for loop in loops), *reduce)))
-    whole = parallel[0]
-    if len(parallel) > 1:
-        whole = "parallel"
-        steps.append(Fuse(output.name, parallel, whole))
+    whole = fuse(steps, output.name, parallel, "parallel")
     steps.append(Parallel(output.name, whole))
     return middle[-1], steps
 

@@ -22,9 +22,9 @@ from ..micro_perf.cpu import calls_of
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
-from ..roller.loops import open_parts
+from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
-from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
+from ..roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Step, Vectorize
 from .cpu_direct import stage_cycles, streamed
 from .kinds import Kind
 from .recipe import Context, CpuRecipe, Fit, Ranked
@@ -111,14 +111,12 @@ def lower_cpu_rows(expression: TensorExpression, program: RProgram) -> list[Step
     output, rows = expression.stage(program.output), program.choice("rows")
     steps += _in_vectors(output, program)
     loops = [a.name for a in output.spatial[:rows]]
-    if rows > 1:
-        steps.append(Fuse(output.name, tuple(loops), "row"))
-        loops = ["row"]
+    row = fuse(steps, output.name, loops, "row") if rows else ""
     if program.choice("parallel"):
-        steps.append(Parallel(output.name, loops[0]))
+        steps.append(Parallel(output.name, row))
     for name in reversed(program.staged):
         if rows:  # a single row needs no loop to be computed in
-            steps.append(ComputeAt(name, output.name, loops[0]))
+            steps.append(ComputeAt(name, output.name, row))
         steps += _in_vectors(expression.stage(name), program)
     return steps
 

@@ -36,13 +36,12 @@ from ..micro_perf.cpu_caches import may_scatter
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry, Operand
 from ..roller.candidates import Tiles
-from ..roller.loops import open_parts, vector_last, vector_name
+from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
 from ..roller.steps import (
     CacheRead,
     CacheWrite,
     ComputeAt,
-    Fuse,
     Inline,
     Parallel,
     Reorder,
@@ -272,10 +271,7 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     if row:
         inside.insert(-1, row)
     steps.append(Reorder(out, (*parallel, *middle, *inside)))
-    whole = parallel[0]
-    if len(parallel) > 1:
-        whole = "parallel"
-        steps.append(Fuse(out, parallel, whole))
+    whole = fuse(steps, out, parallel, "parallel")
     steps.append(Parallel(out, whole))
     # Stored by unrolled loops, a register tile needs no memory of its own; functions would be written out as often.
     if not any(s.functions for s in expression.stages if s.name in (*program.inlined, out)):

@@ -24,9 +24,9 @@ from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import capacity
-from ..roller.loops import open_parts, source_loops
+from ..roller.loops import fuse, open_parts, source_loops
 from ..roller.rprogram import RProgram
-from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from ..roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_direct import Cycles, streamed
 from .cpu_tiles import vector_tiles
 from .gpu_unrolled import THREAD_STATEMENTS, own_tile
@@ -98,10 +98,7 @@ def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[
     piece, vector = f"{loops[last]}.o", f"{loops[last]}.v"
     steps.append(Split(out, loops[last], (program.choice("vector"),), (piece, vector)))
     steps.append(Reorder(out, (*rest, piece, *mine, vector)))
-    whole = piece
-    if rest:
-        whole = "whole"
-        steps.append(Fuse(out, (*rest, piece), whole))
+    whole = fuse(steps, out, (*rest, piece), "whole")
     steps += [Parallel(out, whole), *(Unroll(out, loop) for loop in mine), Vectorize(out, vector)]
     steps.append(ComputeAt(inner, out, whole))
     opened, spatial = open_parts(inner, anchor.spatial)

@@ -39,10 +39,10 @@ from ..micro_perf.gpu_times import Times
 from ..micro_perf.occupancy import resident_blocks
 from ..micro_perf.registers import within_cap
 from ..roller.alignment import Rejection
-from ..roller.loops import open_parts
+from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, ComputeAt, Reorder, Split, Step, Unroll, Vectorize
-from .gpu_loops import begin, fuse
+from .gpu_loops import begin
 from .gpu_nests import candidates, linear_tiles
 from .gpu_rules import Rules
 from .kinds import multiplies_constants

@@ -31,11 +31,10 @@ from ..micro_perf.gpu_times import Times
 from ..micro_perf.occupancy import resident_blocks
 from ..micro_perf.registers import within_cap
 from ..roller.alignment import Rejection
-from ..roller.loops import open_parts
+from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, ComputeAt, Inline, Split, Step
 from .gpu_direct import MOST_THREADS, NO_LOOP
-from .gpu_loops import fuse
 from .gpu_nests import candidates, linear_tile, tiles_loops
 from .gpu_rules import Rules
 from .recipe import Candidate, Context, Fit, Recipe

@@ -28,9 +28,9 @@ from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import VECTOR_ALIGNMENT
 from ..roller.alignment import capacity
+from ..roller.loops import fuse
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Split, Step, Vectorize
-from .gpu_loops import fuse
 from .gpu_nests import linear_tile
 from .gpu_reduce import shuffled
 from .recipe import Context, Fit, Ranked, Recipe

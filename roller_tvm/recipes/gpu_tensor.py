@@ -39,6 +39,7 @@ from ..micro_perf.gpu_times import Times
 from ..micro_perf.registers import usable_limits
 from ..micro_perf.storage import VECTOR_ALIGNMENT
 from ..roller.alignment import Rejection
+from ..roller.loops import fuse
 from ..roller.rprogram import RProgram
 from ..roller.steps import (
     Bind,
@@ -55,7 +56,6 @@ from ..roller.steps import (
 )
 from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 from .fetching import INDEXED
-from .gpu_loops import fuse
 from .gpu_nests import candidates, linear_tile, tiles_loops
 from .gpu_rules import Rules
 from .gpu_tiled import COPY_LEAST

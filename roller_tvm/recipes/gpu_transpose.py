@@ -41,11 +41,11 @@ from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import alignments, storage_elements
 from ..roller.alignment import aligned_extents, bank_padding, capacity, execution_unit
-from ..roller.loops import open_parts
+from ..roller.loops import fuse, open_parts
 from ..roller.partition import NestShape
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Reorder, Split, Step, StorageAlign
-from .gpu_loops import fetch, fuse
+from .gpu_loops import fetch
 from .gpu_nests import tiles_loops
 from .recipe import Context, Fit, Ranked, Recipe
 

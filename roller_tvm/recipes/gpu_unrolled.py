@@ -28,10 +28,10 @@ from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..roller.alignment import capacity
-from ..roller.loops import open_parts
+from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Reorder, Split, Step, Unroll
-from .gpu_loops import begin, fuse
+from .gpu_loops import begin
 from .gpu_nests import linear_tile
 from .kinds import multiplies_constants
 from .recipe import Context, Fit, Ranked, Recipe

@@ -1,4 +1,4 @@
-"""The loops that a stage starts with: the source's axes, fused or split into the axes of the expression."""
+"""The loops that a stage starts with, its axes fused or split into those of the expression, and loops made one."""
 
 from __future__ import annotations
 
@@ -73,3 +73,11 @@ def vector_last(loops: list[str], anchor: Stage) -> list[str]:
     """Return the loops of the spatial axes in order, with that of the vector axis last."""
     at = next(n for n, a in enumerate(anchor.spatial) if a.name == vector_name(anchor))
     return [*loops[:at], *loops[at + 1 :], loops[at]]
+
+
+def fuse(steps: list[Step], stage: str, loops: Sequence[str], name: str) -> str:
+    """Append a step that fuses the loops and return the new loop; a single loop keeps its name."""
+    if len(loops) == 1:
+        return loops[0]
+    steps.append(Fuse(stage, tuple(loops), name))
+    return name
