@@ -38,6 +38,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("roller", "micro_perf", "recipes", "planner", "rammer")
+#: Tests of these folders, and the examples of docstrings.
+CORE = ("expr", "plan", "model", "explain", "lower", "rammer", "docs/test_examples.py")
 #: Wanted share of killed mutants, and the most that one test file may be the only killer of.
 WANTED, ALONE = 0.9, 0.2
 #: Seconds of CPU time for the tests of one mutant; one that makes them run longer is killed.
@@ -277,8 +279,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="test files and folders (default: those of the core)")
     args = parser.parse_args()
     begun = time.monotonic()
-    core = ("expr", "plan", "model", "explain", "lower", "rammer")
-    tests = args.tests or [f"tests/{name}" for name in core]
+    tests = args.tests or [f"tests/{name}" for name in CORE]
     os.chdir(ROOT)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     calls = args.output.with_suffix(".calls.json")

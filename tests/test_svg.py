@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roller_tvm.svg import Drawing, Mark, beside
+from roller_tvm.svg import Drawing, Mark, Scale, beside
 
 
 def points(drawing):
@@ -19,6 +19,15 @@ def test_equal_values_lie_on_the_line():
     for x, y in (same, also):
         assert x - 50 == pytest.approx(250 - y, abs=0.2)
     assert above == (same[0], also[1])
+
+
+@pytest.mark.parametrize("high", [m * 10.0**n for m in (1.0, 1.7, 3.0, 5.6, 9.99) for n in (-3, 0, 4)])
+def test_ticks_are_round_and_few_and_on_the_axis(high):
+    ticks = Scale(0.0, high, 50.0, 250.0).ticks
+    step = ticks[1]
+    assert ticks == [n * step for n in range(len(ticks))] and 3 <= len(ticks) <= 7
+    assert ticks[-1] <= high * (1 + 1e-9) < ticks[-1] + step
+    assert f"{step:.0e}"[0] in "125" and float(f"{step:.0e}") == pytest.approx(step)
 
 
 def test_nothing_is_said():

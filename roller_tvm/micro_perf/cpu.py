@@ -48,6 +48,11 @@ def instructions(*several: Ops) -> float:
     return sum(n * INSTRUCTIONS[kind] for ops in several for kind, n in ops)
 
 
+def point_slots(geometry: Geometry) -> float:
+    """Return the vector instruction slots of one point of the anchor; of what only moves data, one."""
+    return instructions(geometry.stage.ops) or 1.0
+
+
 def calls_of(*several: Ops) -> int:
     """Return the number of function calls per element."""
     return sum(n for ops in several for kind, n in ops if kind == "special")
@@ -236,7 +241,7 @@ class TileCost:
         g = geometry
         use = register_use(g, tiles, rates.lanes, rates.broadcasts, rates.edge_vectors)
         points = prod(g.extents[i] for i in g.reduce)
-        per_point = instructions(g.stage.ops) or 1.0
+        per_point = point_slots(g)
         arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)
         missed: Column = 0.0
         if len(rates.caches) > 1:
@@ -309,9 +314,7 @@ def tiled_times(
             cycles = copying(op, whole, whole_chunk, rates, op.name in cost.pages, turned)
             extra = extra + np.where(copies[op.name], cycles, 0.0)
     core = count * cost.cycles(points, copied) + extra
-    bounds = ["compute", "load", *(name for name, _, _ in rates.caches), device.far.name]
     worst, bound = core, np.where(np.greater_equal(cost.arithmetic, cost.loads), 0, 1)
-    busiest = -(-number // device.units)
     levels: list[LevelColumn] = []
     exposed: Column = 0.0
     nest = Loops(g, rates, chunks, np.asarray(orders, np.int64).reshape(len(orders), tiles.shape[1]), copies)
@@ -327,8 +330,36 @@ def tiled_times(
             exposed = exposed + EXPOSED * cycles
             bound = np.where(cycles > worst, 2 + at, bound)
             worst = np.maximum(worst, cycles)
-    launch = launch_seconds(device, number)
-    seconds = busiest * np.maximum(worst, core + exposed) * rates.cycle + launch
+    return chunk_times(g, device, rates, tiles, number, core, np.maximum(worst, core + exposed), bound, levels,
+                       use.registers, stored)
+
+
+def chunk_times(
+    geometry: Geometry, device: DeviceSpec, rates: CpuRates, tiles: Tiles, number: Column, core: Column, chunk: Column,
+    bound: Column, levels: list[LevelColumn], registers: Column, stored: int | None = None,
+) -> Times:  # fmt: skip
+    """Return the times of a nest of chunks, which cores take in turns and memory serves.
+
+    Parameters
+    ----------
+    tiles : tiles
+        Register tiles.
+    number : column
+        Chunks.
+    core, chunk : columns of cycles
+        A chunk's, without and with its waits for the caches.
+    bound : column
+        Place in (compute, load, the caches) of the longest part of a chunk.
+    levels : list of LevelColumn
+        Traffic with the caches, nearest first.
+    registers : column
+    stored : int, optional
+        Bytes read and written after the anchor; by default those of its output and its epilogue.
+    """
+    g = geometry
+    bounds = ("compute", "load", *(name for name, _, _ in rates.caches), device.far.name)
+    busiest, launch = -(-number // device.units), launch_seconds(device, number)
+    seconds = busiest * chunk * rates.cycle + launch
     outputs = prod(g.extents[i] for i in g.spatial)
     after = outputs * g.output_bytes + g.epilogue_bytes if stored is None else stored
     everything = sum(op.source_bytes for op in g.operands) + after
@@ -337,9 +368,8 @@ def tiled_times(
         levels.append(LevelColumn(device.far.name, everything, streamed))
         bound = np.where(streamed + launch > seconds, len(bounds) - 1, bound)
         seconds = np.maximum(seconds, streamed + launch)
-    held = sum(prod(op.boxes(whole)) * op.element_bytes for op in g.operands)
+    held = sum(prod(op.boxes(g.reducing(tiles))) * op.element_bytes for op in g.operands)
     return Times(
-        seconds, core * number / device.units * rates.cycle, tuple(reversed(levels)), tuple(bounds), bound,
-        g.stage.flops + g.epilogue_flops * outputs, number, busiest, use.registers, held,
-        number / (busiest * device.units),
+        seconds, core * number / device.units * rates.cycle, tuple(reversed(levels)), bounds, bound,
+        g.stage.flops + g.epilogue_flops * outputs, number, busiest, registers, held, number / (busiest * device.units),
     )  # fmt: skip

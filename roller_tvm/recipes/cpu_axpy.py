@@ -25,8 +25,8 @@ from ..micro_perf.cpu import (
     TileCost,
     calls_of,
     epilogue_cycles,
-    instructions,
     left_over,
+    point_slots,
     prologues,
     tiled_times,
 )
@@ -101,7 +101,7 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     points, row = prod(g.extents[i] for i in g.reduce), g.extents[last]
     alone = left_over(row, rates.lanes)
     vectors = (row - alone) // rates.lanes
-    per_point = instructions(g.stage.ops) or 1.0
+    per_point = point_slots(g)
     rows = sum(last in op.axes for op in g.operands)
     others = len(g.operands) - rows
     # A sum is read, added to and stored; what is left over does the same for a single element.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.cpu import epilogue_cycles, instructions, launch_seconds, prologues, vectors
+from ..micro_perf.cpu import epilogue_cycles, launch_seconds, point_slots, prologues, vectors
 from ..micro_perf.cpu_constants import CALL, EXPOSED, SPILLED, TILE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
@@ -146,7 +146,7 @@ def dilated_times(
     last = g.vector_axis
     wide = vectors(tiles[last], rates.lanes) if vector and last is not None else 1
     sums = prod(wide if vector and i == last else tiles[i] for i in g.spatial)
-    per_point = instructions(g.stage.ops) or 1.0
+    per_point = point_slots(g)
     unrolled = prod(tiles[i] for i in g.reduce)
     fmas = sums * unrolled * live_share(g) * per_point
     loads = sum(_loads(op, g, tiles, wide) for op in g.operands)

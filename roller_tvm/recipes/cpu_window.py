@@ -16,9 +16,9 @@ from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
     calls_of,
+    chunk_times,
     epilogue_cycles,
-    instructions,
-    launch_seconds,
+    point_slots,
     prologue_slots,
     vectors,
 )
@@ -117,7 +117,7 @@ class WindowUse:
     sums : column
         Vectors of outputs.
     loads : column
-        Load instructions, each element of the tile's window once.
+        Load point_slots, each element of the tile's window once.
     live : column
         Vectors that the compiler keeps: the sums, and the inputs of all windows, which overlap.
     checked : column
@@ -180,7 +180,7 @@ def tile_cycles(geometry: Geometry, tiles: Tiles, use: WindowUse, rates: CpuRate
     """Return the cycles of register tiles' arithmetic and of their loads; both add up, as checks are branches."""
     g, outputs = geometry, geometry.outputs(tiles)
     points = prod(g.extents[i] for i in g.reduce)
-    per_point = instructions(g.stage.ops) or 1.0
+    per_point = point_slots(g)
     arithmetic = use.sums * (points * per_point + 1) / rates.fma + epilogue_cycles(g, use.sums, outputs, rates)
     arithmetic = arithmetic + CALL * points * calls_of(g.stage.ops) * outputs
     whole = g.reducing(tiles)
@@ -212,9 +212,7 @@ def window_times(
     arithmetic, loads = tile_cycles(g, tiles, use, rates)
     count, number = g.covering(tiles, chunks), g.covering(chunks)
     core = count * (arithmetic + loads) + TILE_OVERHEAD
-    bounds = ("compute", "load", *(name for name, _, _ in rates.caches), device.far.name)
     worst, bound = core, np.where(arithmetic >= loads, 0, 1)
-    busiest = -(-number // device.units)
     stored = g.outputs(chunks) * g.output_bytes
     run = run_length(g, chunks, tiles, orders) * g.output_bytes
     levels: list[LevelColumn] = []
@@ -230,22 +228,9 @@ def window_times(
             bound = np.where(cycles > worst, 2 + at, bound)
             worst = np.maximum(worst, cycles)
         levels.append(LevelColumn(name, moved * number, moved * number / device.units / rate * rates.cycle))
-    launch = launch_seconds(device, number)
-    seconds = busiest * np.maximum(worst, core + exposed) * rates.cycle + launch
-    outputs = prod(g.extents[i] for i in g.spatial)
-    everything = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
-    if everything > rates.caches[-1][1] * device.units:
-        streamed = everything / (rates.far * device.units) * rates.cycle
-        levels.append(LevelColumn(device.far.name, everything, streamed))
-        bound = np.where(streamed + launch > seconds, len(bounds) - 1, bound)
-        seconds = np.maximum(seconds, streamed + launch)
-    whole = g.reducing(tiles)
-    held = sum(prod(op.boxes(whole)) * op.element_bytes for op in g.operands)
-    return Times(
-        seconds, core * number / device.units * rates.cycle, tuple(reversed(levels)), bounds, bound,
-        g.stage.flops + g.epilogue_flops * outputs, number, busiest, np.minimum(use.live, rates.registers), held,
-        number / (busiest * device.units),
-    )  # fmt: skip
+    chunk = np.maximum(worst, core + exposed)
+    registers = np.minimum(use.live, rates.registers)
+    return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, registers)
 
 
 def run_length(geometry: Geometry, chunks: Tiles, tiles: Tiles, orders: Tiles) -> Column:

@@ -134,7 +134,7 @@ def aligned_extents(extent: int, eps: float, step: int = 1, most: int | None = N
 @cache
 def _aligned(extent: int, eps: float, step: int) -> tuple[int, ...]:
     groups = ceil(extent / step)
-    sizes = {groups} | {d for d in range(1, min(groups, 64) + 1) if groups % d == 0}
+    sizes = {d for d in range(1, min(groups, 64) + 1) if groups % d == 0}
     sizes |= {groups // d for d in range(1, min(groups, 16) + 1) if groups % d == 0}
     power = 1
     while power < 2 * groups:

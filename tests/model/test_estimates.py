@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from roller_tvm.device.spec import FrozenMap
 from roller_tvm.ir.operators import operator, parse_operator
 from roller_tvm.micro_perf import cpu, cpu_caches, cpu_constants, gpu_nest
 from roller_tvm.micro_perf.cpu_rates import CpuRates
@@ -18,6 +19,7 @@ from roller_tvm.planner.predict import predict
 from roller_tvm.recipes.cpu_direct import Cycles, stage_cycles
 from roller_tvm.recipes.gpu_tile_candidates import looked_through
 from roller_tvm.recipes.recipe import Context
+from roller_tvm.roller.features import NO_FEATURES, Features
 from roller_tvm.roller.partition import partition
 
 from ..plan.devices import CPUS, GPUS, device
@@ -163,6 +165,64 @@ def test_eight_times_the_work_is_never_planned_to_be_faster(words, name):
     # Kernels that only launch and wait for memory differ by what their tiles happen to be.
     assert times[0] <= 1.02 * times[1] and times[1] <= times[2]
     assert times[2] > 1.01 * times[0]
+
+
+# -- units --------------------------------------------------------------------------------------------
+
+UNITS = [
+    *CASES, "matmul m=1 n=4096 k=1024", "matmul m=197 n=768 k=768 bias=1", "matmul m=1021 n=127 k=509",
+    "conv2d_nchw n=1 c=3 h=224 w=224 f=64 k=7 stride=2 padding=3", "depthwise_conv2d_nhwc n=1 c=240 h=28 w=28 k=5",
+    "matmul m=256 n=256 k=256 dtype=float16", "layer_norm shape=128x768", "reduce_sum shape=4x1000x4096 axis=0,1",
+    "add shape=8x512x28x28 other=512x1x1", "transpose shape=64x31x33 perm=2,0,1 dtype=float16",
+]  # fmt: skip
+
+
+def four_times_as_fast(spec):
+    """The device of four times the rates and a quarter of all latencies: every number with a time in its unit."""
+    levels = tuple(replace(lv, bandwidth_gbps=4 * lv.bandwidth_gbps, latency_ns=lv.latency_ns / 4)
+                   for lv in spec.levels)  # fmt: skip
+    between = spec.limits.block_interval_ns
+    limits = replace(spec.limits, block_interval_ns=between and between / 4)
+    peaks = {name: FrozenMap({dtype: 4 * rate for dtype, rate in getattr(spec, name).items()})
+             for name in ("peak_gflops", "tensor_gflops")}  # fmt: skip
+    return replace(spec, clock_ghz=4 * spec.clock_ghz, launch_overhead_us=spec.launch_overhead_us / 4, levels=levels,
+                   limits=limits, **peaks)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_device_four_times_as_fast_takes_a_quarter_of_every_time(part, monkeypatch):
+    """Times are sums of (work / rate) and of latencies: one that is not in seconds, or divides wrongly, shows here."""
+    devices = ("avx512", "a100 tensorir", "mi50", "avx2", "v100", "h100 tensorir", "k80", "t4")
+    serial, cases = cpu.SERIAL_LAUNCH, []
+    for number, words in list(enumerate(UNITS))[part::4]:
+        for on in (devices[number % 8], devices[(number + 3) % 8]):
+            spec = device(on.split()[0])
+            features = Features.of_tensor_ir(spec) if "tensorir" in on else NO_FEATURES
+            cases.append((parse_operator(words.split()), spec, features))
+
+    def times(seconds, spec_of):
+        monkeypatch.setattr(cpu, "SERIAL_LAUNCH", seconds)
+        found = [construct(expression, spec_of(spec), 3, features).plans for expression, spec, features in cases]
+        return [[(plan.plan.programs, plan.seconds) for plan in plans] for plans in found]
+
+    slow, fast = times(serial, lambda spec: spec), times(serial / 4, four_times_as_fast)
+    assert [[(programs, pytest.approx(s / 4, rel=1e-9)) for programs, s in plans] for plans in slow] == fast
+
+
+@pytest.mark.parametrize("cores", [1, 3, 4, 8])
+def test_what_memory_serves_takes_its_bytes_over_the_bandwidth(cores):
+    """A sum of one term: 4 B read of A and B, 4 B written; a core has a fourth of the bandwidth of four."""
+    spec = device("avx512")
+    rows, columns = 2048 * cores, 8192
+    geometry, _ = geometry_of("matmul", m=rows, n=columns, k=1)
+    told = cpu.tiled_times(geometry, spec, (2048, columns, 1), (6, 64, 1), (0, 1))
+    moved = 4 * (rows + columns + rows * columns)
+    launch = cpu.launch_seconds(spec, cores)
+    seconds = moved / (spec.far.bandwidth_gbps * 1e9) * 4 / min(cores, 4)
+    assert float(told.seconds[0]) == pytest.approx(seconds + launch)
+    estimate = told.row(0)
+    assert estimate.bound == "dram" and estimate.level("dram").bytes == moved
+    assert estimate.level("dram").seconds == pytest.approx(seconds)
 
 
 # -- registers of a CPU's tile --------------------------------------------------------------------

@@ -12,6 +12,7 @@ from roller_tvm.micro_perf.effects import ALL, EFFECTS
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.gpu_kernel import staged_time
 from roller_tvm.micro_perf.kernel import StagedKernel
+from roller_tvm.micro_perf.residency import unified
 
 V100 = load_device("v100")
 
@@ -52,6 +53,13 @@ def test_shared_memory_leaves_less_of_l1_to_local_memory():
     rolled = product(own=(32, 16), lanes=(8, 8), limit=0)
     plain, padded = (staged_time(replace(rolled, padding=(n, n)), V100) for n in (1, 4))
     assert padded.resident == plain.resident and padded.local.l2 > plain.local.l2
+
+
+@pytest.mark.parametrize(("more", "together"), [(0, True), (1, True), (-1, False), (None, False)])
+def test_a_cache_of_at_least_all_shared_memory_is_the_same_memory(more, together):
+    whole = V100.level("shared").capacity_bytes
+    cache = None if more is None else whole + more
+    assert unified(replace(V100, limits=replace(V100.limits, global_cache_bytes=cache))) == together
 
 
 def test_kernels_compiled_for_the_largest_block_have_few_registers():

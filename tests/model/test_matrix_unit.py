@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roller_tvm.device.spec import FrozenMap
-from roller_tvm.micro_perf.cpu_constants import CACHE_SHARE
-from roller_tvm.micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, matrix_tiles
+from roller_tvm.micro_perf.cpu_constants import CACHE_SHARE, MATRIX_SHARE, SPLIT_CYCLES
+from roller_tvm.micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, SPLIT_BYTES, matrix_tiles
 
 from ..plan.devices import device
 
@@ -47,6 +47,33 @@ def test_more_work_takes_no_less_time(rows, terms, columns):
     assert matrix_tiles(rows + 1, terms, columns, UNIT).seconds >= seconds * 0.999
     assert matrix_tiles(rows, terms, columns, replace(UNIT, tensor_gflops=FrozenMap(
         {"bfloat16": UNIT.peak("bfloat16", tensor=True) / 2}))).seconds >= seconds  # fmt: skip
+
+
+def with_rates(peak=1.0, **bandwidths):
+    """The unit with some rates multiplied."""
+    levels = tuple(replace(lv, bandwidth_gbps=bandwidths.get(lv.name, 1.0) * lv.bandwidth_gbps) for lv in UNIT.levels)
+    tensor = FrozenMap({"bfloat16": peak * UNIT.peak("bfloat16", tensor=True)})
+    return replace(UNIT, levels=levels, tensor_gflops=tensor)
+
+
+def test_times_by_hand():
+    """Products, weights from memory, parts of a sum that are stored between, splitting, two launches: each by itself."""
+    n, launches = 4096, 2 * UNIT.launch_overhead_us * 1e-6
+    split = n * n * SPLIT_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)  # vectors on four cores
+
+    def seconds(rows, spec):
+        return matrix_tiles(rows, n, n, spec).seconds
+
+    products = 2 * n**3 * len(PAIRS) / (UNIT.peak("bfloat16", tensor=True) * 1e9 * MATRIX_SHARE)
+    assert seconds(n, with_rates(dram=1e9, l2=1e9)) == pytest.approx(products + split + launches)
+    weights = SPLIT_BYTES * n**2 / (UNIT.far.bandwidth_gbps * 1e9)
+    assert seconds(1, with_rates(peak=1e9, l2=1e9)) == pytest.approx(weights + split / n + launches)
+    chunks = matrix_tiles(n, n, n, UNIT).chunks
+    assert chunks * matrix_tiles(n, n, n, UNIT).depth_blocks * DEPTH == n and chunks > 1
+    stored = 2 * 4 * n * n * (chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)  # 4 B written and read again
+    assert seconds(n, with_rates(peak=1e9, dram=1e9)) == pytest.approx(stored + split + launches)
+    hidden = seconds(n, with_rates(dram=1e9)) - seconds(n, with_rates(dram=1e9, l2=1e9))
+    assert hidden == pytest.approx(stored)
 
 
 def test_cores_share_rows_where_columns_are_few():

@@ -1,6 +1,7 @@
 """Registers: the cap of a block size, what a tile needs, what the compiler is expected to take."""
 
 import csv
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def test_a_tile_needs_its_accumulators_and_both_fragments():
     tiles = r.RegisterTiles.of(nest, tile)
     assert tiles.accumulators == 32 and tiles.fragments == [8, 4]
     assert tiles.needed(device("a100")) == 32 + 12 + r.ADDRESSES
+
+
+def test_a_kernel_takes_what_it_needs_up_to_the_cap():
+    spec, threads = device("v100"), np.array([128, 1024, 1024])  # 65536 registers: 64 for each of 1024 threads
+    assert r.within_cap(spec, np.array([40, 64, 65]), threads).tolist() == [40, 64, 64]
+    few = replace(spec, limits=replace(spec.limits, registers_per_unit=512, max_registers_per_block=None))
+    assert r.within_cap(few, np.array([65]), np.array([1024])).tolist() == [65]  # none a thread: it will not fit
 
 
 @given(gpus, st.integers(0, 5), st.integers(0, 5), st.integers(0, 4))

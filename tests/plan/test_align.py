@@ -103,6 +103,12 @@ def test_aligned_extents_keep_rule_4_and_the_step(extent, eps, step):
         assert size == step or tensor_shape(extent, size, eps, "i") is None
 
 
+@given(st.integers(1, 4000), st.integers(1, 16), st.sampled_from([0.0, 0.3]))
+def test_the_whole_axis_is_a_tile_where_its_last_step_may_be_padded(extent, step, eps):
+    whole = ceil(extent / step) * step
+    assert (whole in aligned_extents(extent, eps, step)) == (whole <= extent * (1 + eps) or whole == step)
+
+
 @given(st.integers(1, 4000), st.integers(1, 64))
 def test_without_relaxation_tiles_divide_the_axis(extent, most):
     sizes = aligned_extents(extent, 0.0, most=most)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import ceil, prod
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from roller_tvm.planner.construct import construct
 from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.family import plan_families
 from roller_tvm.planner.family_batches import batch_family
-from roller_tvm.planner.family_values import Member, PlanFamily, Rule, merged
+from roller_tvm.planner.family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, merged
 from roller_tvm.roller.steps import Pack
 
 CPU = load_device("cpu")
@@ -46,8 +47,6 @@ def test_constants_are_packed_once_for_all_tiles(family):
 
 
 def test_a_size_takes_at_most_a_tenth_more_than_its_best_tile(family):
-    from math import ceil
-
     for size in range(1, 200):
         times = [m.seconds(ceil(size / m.extents[0])) for m in family.members if m.extents[0] <= size]
         assert family.seconds([size]) <= 1.1 * min(times) * (1 + 1e-9)
@@ -70,6 +69,36 @@ def test_two_axes():
     assert family.member([100, 100]).extents[1] >= 16
 
 
+WINDOWS = {
+    "convolution": lambda e: with_constant(
+        operator("conv2d_nchw", n=1, c=16, h=e[0] + 2, w=e[1] + 2, f=32, k=3), "weight"),
+    "pooling": lambda e: operator("max_pool2d_nchw", n=1, c=16, h=2 * e[0] + 1, w=2 * e[1] + 1, k=3, stride=2),
+    "a row": lambda e: operator("max_pool2d_nchw", n=1, c=16, h=3, w=e[0] + 2, k=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_tiles_of_windows(name):
+    """Rows and columns for one core each; of a picture with its last row of tiles full, columns decide."""
+    axes = ["h", "w"] if name != "a row" else ["w"]
+    family = next(plan_families(WINDOWS[name], axes, [True] * len(axes), CPU, windows=True))
+    tiles = [(m.extents, m.next_seconds * CPU.units, m.ranked.seconds) for m in family.members]
+    assert family.parallel and tiles[-1][0] == (1,) * len(axes) and tiles[0][0] > tiles[-1][0]
+    for _, further, first in tiles:  # which finds its weights near, but computes as much
+        assert first / MANY < further <= first
+    assert tiles[0][1] / prod(tiles[0][0]) < tiles[-1][1]  # an element of the large tile is cheaper
+    assert len({tuple(s for s in m.steps() if isinstance(s, Pack)) for m in family.members}) == 1
+    high = tiles[0][0][0] if len(axes) > 1 else 1
+    for width in range(1, EACH + 20):
+        times = {e: ceil(width / e[-1]) * further / prod(e[:-1]) for e, further, _ in tiles if e[-1] <= width}
+        for height in {1, 2, high - 1, high, high + 1} - {0}:
+            chosen = family.member([height, width][-len(axes) :]).extents
+            assert chosen[-1] <= width and prod(chosen[:-1]) <= height
+            assert height < high or times[chosen] <= TOLERATED * min(times.values()) * (1 + 1e-9)
+    if high > 1:  # a low and wide one has the largest tile that fits
+        assert family.member([high - 1, 200]).extents == tiles[1][0] != tiles[-1][0]
+
+
 def test_an_elementwise_operator_has_its_rows_one_by_one():
     family = next(plan_families(
         lambda e: operator("layer_norm", shape=f"{e[0]}x768"), ["n"], [True], CPU,
@@ -83,6 +112,11 @@ def test_a_family_that_cannot_serve_a_size_is_none(family):
         PlanFamily(("m",), (True,), (large,), (Rule(0, ((0, 1, None),)),))
     with pytest.raises(ValueError, match="no member"):
         PlanFamily(("m",), (True,), (large,), (Rule(0, ((0, large.extents[0], None),)),))
+    one = Member((1,), large.ranked, 1.0)
+    for sizes in ((2, None), (1, EACH)):  # without the smallest one, without those beyond the last
+        with pytest.raises(ValueError, match="no member"):
+            PlanFamily(("m",), (True,), (one,), (Rule(0, ((0, *sizes),)),))
+    assert PlanFamily(("m",), (True,), (one,), (Rule(0, ((0, 1, None),)),)).member([EACH + 1]) is one
     with pytest.raises(ValueError, match="axes"):
         PlanFamily(("m", "n"), (True, True), (Member((8,), large.ranked, 1.0),), (Rule(0, ()),))
 

@@ -1,5 +1,6 @@
 """The K that are handed on."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,14 @@ def test_no_kind_is_lost_to_make_room(ranked, top):
 def test_another_kind_takes_the_place_of_the_last_of_many():
     ranked = [(1.0 + n / 100, "a") for n in range(9)] + [(1.1, "b"), (WITHIN + 0.01, "c")]
     assert [kind for _, kind in chosen(ranked, 6)] == ["a"] * 5 + ["b"]
+
+
+@pytest.mark.parametrize(("top", "others"), [(2, 0), (3, 1), (6, 2), (12, 4), (14, 4)])
+def test_a_third_of_the_places_is_for_other_kinds_the_fastest_first(top, others):
+    ranked = [(1.0 + n / 1000, "a") for n in range(top)] + [(1.2 + n / 1000, kind) for n, kind in enumerate("bcdefg")]
+    assert [kind for _, kind in chosen(ranked, top)] == ["a"] * (top - others) + list("bcdefg")[:others]
+    exact = [*ranked[:top], (WITHIN, "b"), (WITHIN + 1e-6, "c")]
+    assert [kind for _, kind in chosen(exact, top)][top - min(others, 1) :] == ["b"] * min(others, 1)
 
 
 def test_convolutions_are_measured_with_more_than_one_register_row():

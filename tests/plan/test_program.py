@@ -7,6 +7,7 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.planner import Plan, RProgram, RTile
+from roller_tvm.planner.gpu_variants import variants
 from roller_tvm.roller.rprogram import SplitReduction
 
 from .examples import EXAMPLES, conv_gpu, lanes_cpu, matmul_gpu, tile
@@ -79,6 +80,22 @@ def test_choices():
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("unroll, store, shorter", [(8, 4, 4), (6, 1, None), (4, 1, None), (12, 2, 4)])
+def test_lighter_programs_keep_the_tiles(unroll, store, shorter):
+    """Of a reduction unrolled by whole vectors of 4, one vector; then none, one value stored at a time, no tile."""
+    plain = matmul_gpu().programs[0]
+    program = replace(plain, choices=(("threads", 64), ("unroll:k", unroll), ("store", store)))
+    (first, *names), (itself, *lighter) = zip(*variants(program), strict=True)
+    assert first == "" and itself == program and len(set(names)) == len(names)
+    told = [(p.choice("unroll:k"), p.choice("store"), p.choice("unroll_tile", 1)) for p in lighter]
+    less = [(shorter, store, 1)] if shorter else []
+    scalar = [(unroll, 1, 1), (1, 1, 1)] if store > 1 else []
+    assert told == [*less, (1, store, 1), *scalar, (unroll, store, 0), (1, store, 0)]
+    assert all(p.tiles == plain.tiles and p.choice("threads") == 64 for p in lighter)
+    _, only = variants(replace(plain, choices=()))
+    assert only[1].choice("unroll_tile") == 0
 
 
 def test_a_split_names_its_parts():

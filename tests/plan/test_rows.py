@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from roller_tvm.ir import Index
 from roller_tvm.ir.operators import matmul, operator, softmax
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
@@ -16,6 +17,17 @@ from .devices import device
 def test_softmax_keeps_what_is_read_again():
     nest = row_nest(softmax(shape=(6, 4, 40)))
     assert (nest.kept, nest.output, nest.rows, nest.inlined) == (("max", "exp", "sum"), "norm", 2, ())
+
+
+def test_an_axis_of_one_element_is_read_at_it_or_at_0():
+    expression = softmax(shape=(6, 1, 40))
+    assert row_nest(expression).rows == 2
+    stages = []
+    for stage in expression.stages:  # as keepdims leaves it
+        reads = [replace(a, indices=tuple(Index.of({}) if i == Index.axis("i1") else i for i in a.indices))
+                 for a in stage.reads]  # fmt: skip
+        stages.append(replace(stage, reads=tuple(reads)))
+    assert row_nest(replace(expression, stages=tuple(stages))).rows == 2
 
 
 def test_stages_that_call_nothing_are_computed_in_place():

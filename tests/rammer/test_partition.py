@@ -79,4 +79,4 @@ def test_refused_programs() -> None:
     with pytest.raises(BadInput, match="operator 'a'.*reads from 'x'"):
         convex_parts([Node("a", ("x",))])
     with pytest.raises(BadInput, match="operator 'a'.*two operators"):
-        convex_parts([Node("a"), Node("a")])
+        convex_parts([Node("b"), Node("a"), Node("a")])

@@ -12,7 +12,6 @@ from roller_tvm.codegen.apply_te import TeProgram  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.micro_perf.estimate import Estimate  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
-from roller_tvm.planner.gpu_variants import variants  # noqa: E402
 from roller_tvm.relay.cuda import ResourcesDiffer, check_resources  # noqa: E402
 from roller_tvm.roller.alignment import Rejection  # noqa: E402
 from roller_tvm.roller.rtile import RTile  # noqa: E402
@@ -76,12 +75,3 @@ def test_a_wrong_prediction_is_an_error_that_names_both_numbers():
     lying = Estimate(tuple(replace(p, shared_bytes=p.shared_bytes + 16) for p in ranked.estimate.programs))
     with pytest.raises(ResourcesDiffer, match=r"shared memory of \[\d+.*predicted \[\d+"):
         check_resources(ranked.plan, lying, program, ("sm_80",))
-
-
-def test_variants_start_with_the_plan_and_keep_its_tiles():
-    ranked, _ = planned("matmul", m=1024, n=1024, k=1024)
-    program = ranked.plan.programs[0]
-    names, changed = zip(*variants(program), strict=True)
-    assert names[0] == "" and changed[0] == program
-    assert len(set(changed)) == len(changed) == len(set(names)) > 2
-    assert all(p.tiles == program.tiles and p.choice("threads") == program.choice("threads") for p in changed)
