@@ -57,23 +57,21 @@ def with_rates(peak=1.0, **bandwidths):
 
 
 def test_times_by_hand():
-    """Products, weights from memory, parts of a sum that are stored between, splitting, two launches: each by itself."""
+    """Products, weights from memory, parts of a sum that are stored, splitting, two launches: each by itself."""
     n, launches = 4096, 2 * UNIT.launch_overhead_us * 1e-6
     split = n * n * SPLIT_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)  # vectors on four cores
-
-    def seconds(rows, spec):
-        return matrix_tiles(rows, n, n, spec).seconds
-
-    products = 2 * n**3 * len(PAIRS) / (UNIT.peak("bfloat16", tensor=True) * 1e9 * MATRIX_SHARE)
-    assert seconds(n, with_rates(dram=1e9, l2=1e9)) == pytest.approx(products + split + launches)
-    weights = SPLIT_BYTES * n**2 / (UNIT.far.bandwidth_gbps * 1e9)
-    assert seconds(1, with_rates(peak=1e9, l2=1e9)) == pytest.approx(weights + split / n + launches)
     chunks = matrix_tiles(n, n, n, UNIT).chunks
     assert chunks * matrix_tiles(n, n, n, UNIT).depth_blocks * DEPTH == n and chunks > 1
     stored = 2 * 4 * n * n * (chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)  # 4 B written and read again
-    assert seconds(n, with_rates(peak=1e9, dram=1e9)) == pytest.approx(stored + split + launches)
-    hidden = seconds(n, with_rates(dram=1e9)) - seconds(n, with_rates(dram=1e9, l2=1e9))
-    assert hidden == pytest.approx(stored)
+    slow = matrix_tiles(n, n, n, with_rates(l2=0.5)).seconds
+    assert slow - matrix_tiles(n, n, n, UNIT).seconds == pytest.approx(stored)
+    products = 2 * n**3 * len(PAIRS) / (UNIT.peak("bfloat16", tensor=True) * 1e9 * MATRIX_SHARE)
+    at_once = with_rates(**{lv.name: 1e9 for lv in UNIT.levels})
+    assert matrix_tiles(n, n, n, at_once).seconds == pytest.approx(products + split + launches)
+    row = matrix_tiles(1, n, n, with_rates(peak=1e9))  # which needs other parts
+    weights = SPLIT_BYTES * n**2 / (UNIT.far.bandwidth_gbps * 1e9)
+    kept = stored / n / (chunks - 1) * (row.chunks - 1)
+    assert row.seconds == pytest.approx(weights + split / n + kept + launches)
 
 
 def test_cores_share_rows_where_columns_are_few():
