@@ -178,19 +178,16 @@ class Calls:
 
 
 class Killers:
-    """pytest plugin: runs some tests, those of the fastest file first, until two files have failed."""
+    """pytest plugin: runs some tests, the fastest first, until two files have failed."""
 
     def __init__(self, tests: dict[str, float]) -> None:
         self.tests, self.told, self.until = tests, [], 0.0
-        self.files: dict[str, float] = defaultdict(float)
-        for name, seconds in tests.items():
-            self.files[name.partition("::")[0]] += seconds
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the tests asked for."""
         items[:] = [item for item in items if item.nodeid in self.tests]
-        items.sort(key=lambda item: self.files[item.nodeid.partition("::")[0]])
+        items.sort(key=lambda item: self.tests[item.nodeid])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Pass over what is left of a file that has failed."""
@@ -237,8 +234,8 @@ def forked(plugin: Calls | Killers, tests: list[str], before: Callable[[], None]
 
 def run_on(mutant: Mutant, tests: dict[str, float]) -> list[str]:
     """Return the test files that fail on a mutant, two at most; ``time`` and ``import`` are killers too."""
-    plugin = Killers(tests)
-    code, told = forked(plugin, sorted(plugin.files), lambda: sys.meta_path.insert(0, Changed(mutant)))
+    plugin, files = Killers(tests), sorted({name.partition("::")[0] for name in tests})
+    code, told = forked(plugin, files, lambda: sys.meta_path.insert(0, Changed(mutant)))
     if code == -signal.SIGPROF:
         return ["time"]
     return told if told or code in (0, 5) else ["import"]

@@ -69,7 +69,7 @@ class CpuLanes(CpuRecipe):
 
         return [
             Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
-            for n in grid.best(times.seconds, max(2, top // 3), 2 * top)
+            for n in grid.best(times.seconds, top)
         ]
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:

@@ -341,8 +341,8 @@ class Grid:
         """Return the order of one candidate's loops, outermost first."""
         return tuple(i for i in self.orders[:, n].tolist() if i >= 0)
 
-    def best(self, seconds: NDArray[np.float64], of_tile: int, most: int) -> list[int]:
-        """Return the candidates to keep, fastest first: one a group, `of_tile` a register tile, at most `most` in all.
+    def best(self, seconds: NDArray[np.float64], top: int) -> list[int]:
+        """Return the candidates to keep for `top` plans, fastest first: one a group, twice as many as plans at most.
 
         Of equally good orders the first stays: the largest operand, which a network reads cold, streams through once.
         """
@@ -352,10 +352,10 @@ class Grid:
         least = np.minimum.reduceat(seconds, starts)
         good = seconds <= np.repeat(least, lengths) * (1 + ALIKE)
         first = np.minimum.reduceat(np.where(good, np.arange(len(seconds)), len(seconds)), starts)
-        # Several register tiles reach the measuring, not the variations of one.
+        # Several register tiles reach the measuring, not the variations of one: a third of the plans are its.
         ranked = first[np.lexsort((seconds[first], self.tile[first]))]
-        kept = np.sort(ranked[_places(self.tile[ranked]) < of_tile])
-        return kept[np.argsort(seconds[kept], kind="stable")][:most].tolist()
+        kept = np.sort(ranked[_places(self.tile[ranked]) < max(2, top // 3)])
+        return kept[np.argsort(seconds[kept], kind="stable")][: 2 * top].tolist()
 
 
 def row_vectors(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:

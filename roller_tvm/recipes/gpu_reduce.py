@@ -162,12 +162,12 @@ def _read_whole(expression: TensorExpression, name: str) -> bool:
                 continue
             reached.add(stage.name)
             dimensions = zip(access.indices, tensors[access.tensor].shape, strict=True)
-            if not all(_spans(index, extents, dimension) for index, dimension in dimensions):
+            if not all(spans(index, extents, dimension) for index, dimension in dimensions):
                 return False
     return True
 
 
-def _spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
+def spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
     """Return whether an index goes from a dimension's first element to its last; assumed if it is opaque or clamped."""
     if index.opaque or index.clamped:
         return True

@@ -108,6 +108,19 @@ def test_an_ipu_is_told_in_its_own_words():
     assert "warp" not in text and "shared memory" not in text
 
 
+@pytest.mark.parametrize(("stages", "told"), [(1, ""), (2, ", 2 buffers of each"), (4, ", 4 buffers of each")])
+def test_copies_that_run_ahead_have_buffers(best, stages, told):
+    program = best.plan.programs[0]
+    ahead = replace(program, choices=(*program.choices, ("stages", stages)))
+    ranked = replace(best, plan=replace(best.plan, programs=(ahead,)))
+    line = next(line for line in explain(ranked, V100).splitlines() if " a block: " in line)
+    assert line.partition("block: ")[2].count("KiB") == 2 and line.endswith("KiB" + told)  # of A and of B
+    limit = V100.limits.max_registers_per_thread
+    assert f"of {limit} (" in explain(ranked, V100)
+    unlimited = replace(V100, limits=replace(V100.limits, max_registers_per_thread=None))
+    assert " a thread, predicted: " in explain(ranked, unlimited) and f"of {limit} (" not in explain(ranked, unlimited)
+
+
 def test_what_is_copied_together_is_named():
     spec = device("avx2")
     told = explain(construct(parse_operator(["matmul", "m=128", "n=768", "k=3072"]), spec, 3), spec)

@@ -45,3 +45,13 @@ def test_one_row_by_weights_streams_packed_panels_on_every_core(name, k, n):
     program = best.plan.programs[-1]
     assert program.recipe == "cpu.tiled"
     assert ceil(n / program.tile("l2")["n"]) >= spec.units
+
+
+@pytest.mark.parametrize("shape, loops", [((6, 5, 1021), 2), ((6, 1, 1021), 1), ((1, 6, 1021), 2), ((1, 1, 1021), 1)])
+def test_no_loop_of_one_iteration_is_the_last_in_parallel(shape, loops):
+    """As many loops as there are iterations to share; of a row alone its elements. Two operands: no axes are fused."""
+    other = tuple(e if n == 2 else 1 for n, e in enumerate(shape))
+    found = construct(operator("add", shape=shape, other=other), device("avx2"), 20).plans
+    most = max(p.plan.programs[-1].choice("parallel") for p in found)
+    last = [a.extent for a in found[0].plan.expression.anchor.spatial]
+    assert most <= loops and (most == 0 or last[most - 1] > 1)

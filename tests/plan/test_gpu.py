@@ -14,6 +14,7 @@ from roller_tvm.micro_perf.gpu_tiles import Tiled
 from roller_tvm.micro_perf.storage import alignments, storage_elements
 from roller_tvm.planner import construct
 from roller_tvm.recipes.fetching import fetch_vectors
+from roller_tvm.recipes.gpu_reduce import spans
 from roller_tvm.recipes.gpu_tile_candidates import near_divisor
 from roller_tvm.recipes.gpu_transpose import turn_cycles
 from roller_tvm.roller.partition import partition
@@ -187,3 +188,16 @@ def test_lanes_that_meet_in_a_bank_wait(shape, tile, padding, cycles):
     g = geometry_of("transpose", shape=shape, perm="2,1,0")
     (operand,) = g.operands
     assert turn_cycles(g, device("h200"), operand, tile, padding, 256) == cycles
+
+
+@pytest.mark.parametrize(("terms", "const", "divisor", "reach"), [
+    ({"i": 1}, 0, 1, 8), ({"i": -1}, 7, 1, 8), ({"i": 2}, 0, 1, 15), ({"i": 1, "k": 3}, 0, 1, 14),
+    ({"i": 1, "k": -1}, 2, 1, 10), ({"i": 1}, 0, 2, 4), ({"i": 1}, -1, 1, 7), ({"i": 3, "k": -2}, 4, 3, 9),
+])  # fmt: skip
+def test_an_index_spans_a_dimension_from_its_first_element_to_its_last(terms, const, divisor, reach):
+    """i from 0 to 7, k from 0 to 2: `reach` is the largest value and one; of one more element the last is not read."""
+    index, extents = Index.of(terms, const, divisor=divisor), {"i": 8, "k": 3}
+    assert spans(index, extents, reach) and not spans(index, extents, reach + 1)
+    low = -((const + sum(min(0, c * (extents[a] - 1)) for a, c in terms.items())) // divisor)
+    assert not spans(Index.of(terms, const + divisor * (low + 1), divisor=divisor), extents, 1)  # from the second on
+    assert spans(Index.whole(), extents, 100)

@@ -23,6 +23,17 @@ from .test_code import fused
 A100 = load_device("a100")
 
 
+@pytest.mark.parametrize(("threads", "blocks", "right"), [
+    (1, 0, True), (1, 1, True), (0, 0, False), (0, 1, False), (1, -1, False),
+])  # fmt: skip
+def test_bounds_have_threads_and_may_have_blocks(threads: int, blocks: int, right: bool) -> None:
+    if right:
+        assert str(Bounds(threads, blocks)) == ("1, 1" if blocks else "1")
+        return
+    with pytest.raises(ValueError, match=f"need threads .got {threads} and {blocks} blocks"):
+        Bounds(threads, blocks)
+
+
 def waiting() -> FusedKernel:
     kernel, _ = fused(("a", ["x"], 64, True), ("b", ["a"], 128, True), ("c", ["a", "b"], 32, False))
     assert kernel.resident

@@ -51,11 +51,12 @@ def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
         most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
         yield f"shared    {_of(estimate.shared_bytes, most)} a block: partial results of its threads"
     outputs = RECIPES[program.recipe].accumulators(program, g, device)
-    limit = limits.max_registers_per_thread or 255
+    limit = limits.max_registers_per_thread
+    known = f" of {limit} ({share(estimate.registers / limit)})" if limit else ""
     rest = max(0, estimate.registers - outputs)
     yield (
-        f"register  {estimate.registers} of {limit} ({share(estimate.registers / limit)}) a thread, "
-        f"predicted: {count(outputs, 'accumulator')}, {rest} for operands and addresses"
+        f"register  {estimate.registers}{known} a thread, predicted: {count(outputs, 'accumulator')}, "
+        f"{rest} for operands and addresses"
     )
 
 
