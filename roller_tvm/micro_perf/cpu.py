@@ -366,8 +366,8 @@ def chunk_times(
     if everything > rates.caches[-1][1] * device.units:  # comes from memory, however the loops are ordered
         streamed = everything / (rates.far * np.minimum(number, device.units)) * rates.cycle  # a core has its share
         levels.append(LevelColumn(device.far.name, everything, streamed))
-        bound = np.where(streamed + launch > seconds, len(bounds) - 1, bound)
-        seconds = np.maximum(seconds, streamed + launch)
+        served = streamed + launch
+        bound, seconds = np.where(served > seconds, len(bounds) - 1, bound), np.maximum(seconds, served)
     held = sum(prod(op.boxes(g.reducing(tiles))) * op.element_bytes for op in g.operands)
     return Times(
         seconds, core * number / device.units * rates.cycle, tuple(reversed(levels)), bounds, bound,

@@ -51,7 +51,7 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     last = g.vector_axis
     vectors, alone = [0], ctx.nest.output == ctx.nest.anchor
     uneven = last is not None and g.axes[last] in g.stage.uneven
-    if last is not None and not uneven and not ctx.reject(_vectorisable(ctx, last)):
+    if last is not None and not uneven and not ctx.reject(vectorisable(ctx, last)):
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
         vectors = single_vectors(g.extents[last], rates.lanes, 4)
         # Unless it is alone, a region is computed inside a vector's loop.
@@ -61,7 +61,7 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     rows: list[tuple[Tile, int, int]] = []
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
-            chunk = _chunk(g, outer, vector, device.units if only and not vector else 0)
+            chunk = chunk_of(g, outer, vector, device.units if only and not vector else 0)
             if chunk is not None:
                 rows.append((chunk, outer, vector))
     if not rows:
@@ -90,7 +90,7 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     ]
 
 
-def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
+def chunk_of(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
     """Return the extents of one task if `outer` loops run in parallel; None if there are not so many.
 
     Parameters
@@ -108,7 +108,7 @@ def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
     return tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
 
 
-def _vectorisable(ctx: Context, last: int) -> Rejection | None:
+def vectorisable(ctx: Context, last: int) -> Rejection | None:
     """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
     g = ctx.geometry
     lanes = ctx.rates.lanes

@@ -10,6 +10,7 @@ from roller_tvm.micro_perf.estimate import Estimate, LevelTime
 from roller_tvm.planner import construct
 from roller_tvm.planner.explain import explain, why_slower
 from roller_tvm.planner.explain.bound import bound_of
+from roller_tvm.planner.explain.operator import Roofline
 
 from ..plan.devices import device
 
@@ -119,6 +120,13 @@ def test_copies_that_run_ahead_have_buffers(best, stages, told):
     assert f"of {limit} (" in explain(ranked, V100)
     unlimited = replace(V100, limits=replace(V100.limits, max_registers_per_thread=None))
     assert " a thread, predicted: " in explain(ranked, unlimited) and f"of {limit} (" not in explain(ranked, unlimited)
+
+
+@pytest.mark.parametrize("compute, memory, bound", [(2.0, 1.0, "compute"), (1.0, 1.0, "compute"), (1.0, 2.0, "dram")])
+def test_a_roof_is_the_longer_of_two_times(compute, memory, bound):
+    roof = Roofline(100, 50, compute, memory, "dram")
+    assert roof.bound == bound and roof.seconds == max(compute, memory) and roof.intensity == 2.0
+    assert replace(roof, bytes=0).intensity == 100.0
 
 
 def test_what_is_copied_together_is_named():

@@ -6,7 +6,11 @@ from math import ceil, prod
 import pytest
 
 from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_direct import chunk_of, vectorisable
+from roller_tvm.recipes.recipe import Context
+from roller_tvm.roller.partition import partition
 
 from .devices import device
 
@@ -47,11 +51,29 @@ def test_one_row_by_weights_streams_packed_panels_on_every_core(name, k, n):
     assert ceil(n / program.tile("l2")["n"]) >= spec.units
 
 
-@pytest.mark.parametrize("shape, loops", [((6, 5, 1021), 2), ((6, 1, 1021), 1), ((1, 6, 1021), 2), ((1, 1, 1021), 1)])
-def test_no_loop_of_one_iteration_is_the_last_in_parallel(shape, loops):
-    """As many loops as there are iterations to share; of a row alone its elements. Two operands: no axes are fused."""
-    other = tuple(e if n == 2 else 1 for n, e in enumerate(shape))
-    found = construct(operator("add", shape=shape, other=other), device("avx2"), 20).plans
-    most = max(p.plan.programs[-1].choice("parallel") for p in found)
-    last = [a.extent for a in found[0].plan.expression.anchor.spatial]
-    assert most <= loops and (most == 0 or last[most - 1] > 1)
+def rows_of(*shape):
+    """Context of an addition of rows: its axes are not fused."""
+    expression = operator("add", shape=shape, other=shape[-1:])
+    nest = partition(expression)[-1]
+    return Context(Geometry.of(expression, nest.anchor, nest.inlined, nest.output), device("avx2"), nest)
+
+
+@pytest.mark.parametrize(("shape", "outer", "vector", "units", "chunk"), [
+    ((6, 5, 1024), 0, 8, 0, (6, 5, 1024)), ((6, 5, 1024), 1, 8, 0, (1, 5, 1024)), ((6, 5, 1024), 3, 8, 0, (1, 1, 8)),
+    ((6, 5, 1024), 3, 0, 0, None),  # elements one by one are no task
+    ((6, 5, 8), 3, 8, 0, None), ((6, 5, 8), 2, 8, 0, (1, 1, 8)),  # one vector is no loop
+    ((6, 1, 1024), 1, 8, 0, (1, 1, 1024)), ((6, 1, 1024), 2, 8, 0, None),  # nor is one iteration, as the last of them
+    ((1, 6, 1024), 1, 8, 0, None), ((1, 6, 1024), 2, 8, 0, (1, 1, 1024)), ((6, 2, 1024), 2, 8, 0, (1, 1, 1024)),
+    ((1, 1, 1022), 3, 0, 4, (1, 1, 256)), ((1, 1, 1022), 2, 0, 4, None),  # 1022 elements for 4 cores
+])  # fmt: skip
+def test_tasks_are_iterations_of_the_outer_loops(shape, outer, vector, units, chunk):
+    assert chunk_of(rows_of(*shape).geometry, outer, vector, units) == chunk
+
+
+@pytest.mark.parametrize(("length", "right"), [
+    (64, True), (12, True), (44, True), (7, True), (2, True), (33, False), (26, False), (11, False), (1, False),
+])  # fmt: skip
+def test_vectors_fill_half_a_register_or_are_the_whole_row(length, right):
+    """Registers of 8: of 12 elements vectors of 6, of 44 of 4, of 33 of 3, of 26 of 2."""
+    ctx = rows_of(3, length)
+    assert (vectorisable(ctx, ctx.geometry.spatial[-1]) is None) == right
