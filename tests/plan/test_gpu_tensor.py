@@ -64,6 +64,23 @@ def test_what_is_no_product_for_them_is_told(words, why):
     assert any(re.search(why, reason) for reason in reasons), reasons
 
 
+@pytest.mark.parametrize(("sizes", "vectors"), [
+    ((256, 256, 256), (16, 16)), ((250, 256, 256), (4, 16)), ((256, 250, 256), (16, 4)), ((250, 250, 256), (4, 4)),
+    ((256, 256, 240), (4, 4)), ((256, 256, 252), (4, 4)), ((256, 256, 250), (2, 2)),
+])  # fmt: skip
+def test_bytes_over_an_edge_are_filled_a_register_at_a_time(sizes, vectors):
+    """Rows of A, of B, or terms of the sum of which blocks are no divisor; rows of 250 B begin at even ones."""
+    words = "matmul m={} n={} k={} dtype=int32 layout=NT".format(*sizes)
+    product = parse_operator(words.split())
+    product = replace(product, inputs=tuple(replace(t, dtype="int8") for t in product.inputs))
+    a100 = load_device("a100")
+    found = construct(product, a100, 10, Features.of_tensor_ir(a100)).plans
+    told = {tuple(r.plan.programs[0].choices_of("vector").values()) for r in found
+            if r.plan.programs[0].recipe == "gpu.tensor" and not 64 % r.plan.programs[0].choice("block_m")
+            and r.plan.programs[0].choice("block_k") == 64 and not 64 % r.plan.programs[0].choice("block_n")}  # fmt: skip
+    assert told == {vectors}
+
+
 def test_fewer_buffers_rather_than_no_tile():
     spec = load_device("a100")
     small = replace(spec, limits=replace(spec.limits, shared_per_block_optin_bytes=40 * 1024,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
-from roller_tvm.ir import TensorExpression
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import conv2d_nchw, dense, max_pool2d_nchw, softmax
 from roller_tvm.rammer import DataFlowGraph, Dependences, Edge, Tiling, roperator
 from roller_tvm.rammer.dependences import needed
@@ -78,6 +78,9 @@ def test_reshaped_regions(data: st.DataObject) -> None:
     conv2d_nchw(n=1, c=2, h=6, w=7, f=3, kh=3, kw=3, stride=2, padding=1),
     max_pool2d_nchw(n=1, c=2, h=7, w=6, kh=3, kw=3, stride=2, padding=1),
     softmax(shape=(3, 5)),
+    TensorExpression("backwards", (Tensor("x", (12, 9)),), (Stage(
+        "y", (Axis("i", 6), Axis("j", 9), Axis("k", 3, kind="reduce")),
+        (Access("x", (Index.of({"i": -1, "k": 2}, 6), Index.of({"j": -1}, 8))),), combiner="sum"),), "y"),
 ])  # fmt: skip
 def test_what_a_region_needs(expression: TensorExpression) -> None:
     """Against every point of every stage, followed one by one."""
