@@ -189,6 +189,22 @@ def test_numbers_of_constant_weights(golden):
     golden("constant", "\n".join(lines) + "\n")
 
 
+def test_numbers_of_other_types(golden):
+    """Elements of other sizes than float32's, sums of bytes in 32 bits, tiles that stand over edges."""
+    words = ["matmul m=96 n=130 k=72 layout=NT", "conv2d_nhwc n=1 c=24 h=20 w=20 f=40 k=3 padding=1 bias=1",
+             "depthwise_conv2d_nchw n=1 c=12 h=30 w=30 k=3 stride=2 padding=1", "reduce_sum shape=64x300 axis=1",
+             "max_pool2d_nchw n=2 c=12 h=30 w=30 k=3 stride=2", "transpose shape=70x66", "add shape=8x7x66 other=7x1"]
+    lines = []
+    for number, (dtype, op) in enumerate((d, w) for d in ("float64", "float16", "int8", "bfloat16") for w in words):
+        text = f"{op} dtype={dtype}"
+        lines.append(numbers(text, parse_operator(text.split()), ON[(5 * number) % len(ON)], top=20))
+    for number, sizes in enumerate(((256, 128, 192), (250, 130, 256), (64, 512, 250))):
+        product = operator("matmul", **dict(zip("mnk", sizes, strict=True)), dtype="int32", layout="NT")
+        product = replace(product, inputs=tuple(replace(t, dtype="int8") for t in product.inputs))
+        lines += [numbers(f"bytes {sizes}", product, on, 20) for on in ("a100 tensorir", ("avx2", "t4")[number % 2])]
+    golden("types", "\n".join(lines) + "\n")
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_numbers_of_the_papers_operators(golden, part):
     with TABLE.open() as rows:
