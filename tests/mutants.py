@@ -253,11 +253,13 @@ def function_of(mutant: Mutant) -> int:
 def killers(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     """Return the test files that kill a mutant, two at most, among the tests that call its function.
 
-    A number outside all functions is asked of the tests that call anything in its file, of all if none does.
+    A number outside all functions is asked of the test files that call anything in its file, of all if none does.
     """
     line, seconds = function_of(mutant), {name: test["seconds"] for name, test in known.items()}
     lines = {name: test["calls"].get(mutant.path, ()) for name, test in known.items()}
-    near = {name: seconds[name] for name, called in lines.items() if (line in called if line else called)}
+    files = {name.partition("::")[0] for name, called in lines.items() if called}
+    near = {name: seconds[name] for name, called in lines.items()
+            if (line in called if line else name.partition("::")[0] in files)}  # fmt: skip
     if not near and not line:
         near = seconds
     return run_on(mutant, near) if near else []

@@ -174,9 +174,9 @@ def reshaped(box: Box, shape: Sequence[int], other: Sequence[int]) -> Box:
             else:
                 right *= other[b]
                 b += 1
-        while a < len(shape) and shape[a] == 1 and (b == len(other) or other[b] != 1):
+        while a < len(shape) and shape[a] == 1:
             a += 1
-        while b < len(other) and other[b] == 1 and (a == len(shape) or shape[a] != 1):
+        while b < len(other) and other[b] == 1:
             b += 1
         if shape[i:a] == other[j:b]:
             result += box[i:a]

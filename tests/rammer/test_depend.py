@@ -74,6 +74,20 @@ def test_reshaped_regions(data: st.DataObject) -> None:
             assert lo <= place <= hi
 
 
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_dimensions_of_one_element_keep_a_region_exact(data: st.DataObject) -> None:
+    box = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4))
+    dims = [((low, low + more), low + more + 1 + (more == 0 == low)) for low, more in box]  # of two elements at least
+
+    def with_ones() -> list[tuple[tuple[int, int], int]]:
+        return [d for dim in dims for d in ([((0, 0), 1)] * data.draw(st.integers(0, 2)) + [dim])]
+
+    one, other = with_ones(), with_ones()
+    result = reshaped(tuple(b for b, _ in one), [e for _, e in one], [e for _, e in other])
+    assert result == tuple(b for b, _ in other)
+
+
 @pytest.mark.parametrize("expression", [
     conv2d_nchw(n=1, c=2, h=6, w=7, f=3, kh=3, kw=3, stride=2, padding=1),
     max_pool2d_nchw(n=1, c=2, h=7, w=6, kh=3, kw=3, stride=2, padding=1),
