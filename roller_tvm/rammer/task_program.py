@@ -245,7 +245,7 @@ class ProgramBuilder:
         for number, task in enumerate(self._lists[veu]):
             left = []
             for group in self._groups.get(task, ()):
-                if group.get(veu, -1) >= number:
+                if veu in group and group[veu] >= number:
                     raise BadProgram(f"it waits for {self._lists[veu][group[veu]]}, which its vEU runs later",
                                      where=str(task))
                 if id(group) not in passed and any(u != veu for u in group):
