@@ -225,6 +225,18 @@ def test_what_memory_serves_takes_its_bytes_over_the_bandwidth(cores):
     assert estimate.level("dram").seconds == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(("spare", "levels"), [(0, 3), (1, 3), (-1, 4)])
+def test_what_the_last_cache_holds_does_not_come_from_memory(spare, levels):
+    geometry, _ = geometry_of("matmul", m=511, n=1024, k=1)
+    moved = 4 * (511 + 1024 + 511 * 1024)
+    spec = device("avx512")
+    large = [replace(lv, capacity_bytes=int(moved / cpu_constants.CACHE_SHARE) + spare) if lv.name == "l3" else lv
+             for lv in spec.levels]  # fmt: skip
+    assert int(moved / cpu_constants.CACHE_SHARE) * cpu_constants.CACHE_SHARE == moved
+    told = cpu.tiled_times(geometry, replace(spec, levels=tuple(large)), (73, 1024, 1), (1, 64, 1), (0, 1))
+    assert len(told.row(0).levels) == levels
+
+
 # -- registers of a CPU's tile --------------------------------------------------------------------
 
 
