@@ -38,8 +38,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("roller", "micro_perf", "recipes", "planner", "rammer")
-#: Tests of these folders, and the examples of docstrings.
-CORE = ("expr", "plan", "model", "explain", "lower", "rammer", "docs/test_examples.py")
+#: Folders of their tests.
+CORE = ("expr", "plan", "model", "explain", "lower", "rammer")
 #: Wanted share of killed mutants, and the most that one test file may be the only killer of.
 WANTED, ALONE = 0.9, 0.2
 #: Seconds of CPU time for the tests of one mutant; one that makes them run longer is killed.
@@ -124,11 +124,21 @@ def places(path: Path) -> Iterator[Mutant]:
                 yield Mutant(name, left.end_lineno, at, at + len(TEXT[kind]), TEXT[kind], new)
 
 
+def core() -> list[Path]:
+    """Return the files that are changed."""
+    return [path for folder in FOLDERS for path in sorted((ROOT / "roller_tvm" / folder).rglob("*.py"))]
+
+
 def drawn(count: int, seed: int) -> list[Mutant]:
     """Return `count` mutants of the core."""
-    files = [path for folder in FOLDERS for path in sorted((ROOT / "roller_tvm" / folder).rglob("*.py"))]
-    every = [mutant for path in files for mutant in places(path)]
-    return random.Random(seed).sample(every, count)
+    return random.Random(seed).sample([mutant for path in core() for mutant in places(path)], count)
+
+
+def examples() -> list[str]:
+    """Return the tests of the core's examples in docstrings."""
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in core()
+             if path.name != "__init__.py" and "\n    >>> " in path.read_text()]  # fmt: skip
+    return [f"tests/docs/test_examples.py::test_examples[{name}]" for name in names]
 
 
 class Changed(importlib.machinery.SourceFileLoader):
@@ -278,7 +288,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="test files and folders (default: those of the core)")
     args = parser.parse_args()
     begun = time.monotonic()
-    tests = args.tests or [f"tests/{name}" for name in CORE]
+    tests = args.tests or [*(f"tests/{name}" for name in CORE), *examples()]
     os.chdir(ROOT)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     calls = args.output.with_suffix(".calls.json")
