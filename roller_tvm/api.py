@@ -297,6 +297,7 @@ def compile(  # noqa: A001
     strict: bool = False,
     bounds: Mapping[str, tuple[int, int]] | None = None,
     likely: Mapping[str, int] | None = None,
+    prove: bool = False,
 ) -> Model:
     """Build a model with Roller's schedules, planned while it is built.
 
@@ -341,6 +342,9 @@ def compile(  # noqa: A001
         Relax line: least and most of the model's open extents, ``{"n": (1, 512)}``; other sizes are refused.
     likely : mapping of name to int, optional
         Relax line: sizes of open extents to plan for before others, ``{"n": 128}``; all are served.
+    prove : bool
+        Prove each kernel by integer sets (``pip install 'roller-tvm[proof]'``), and execute those that stay undecided
+        beside their reference; `Model.report` shows the answers.
 
     Returns
     -------
@@ -350,6 +354,8 @@ def compile(  # noqa: A001
     ------
     NotPlanned
         With `strict`, Roller has no plan for a kernel.
+    RefutedKernel, WrongAnswer
+        With `prove`, a kernel is wrong.
     RollerError
         The model, a shape, the target or a file is wrong: each error names the thing and the remedy.
 
@@ -366,7 +372,7 @@ def compile(  # noqa: A001
     with progress_line() if progress is None else contextlib.nullcontext(progress) as told:
         request = Request(
             target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, told,
-            trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, fast_math=fast_math,
+            trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, fast_math=fast_math, prove=prove,
             strict=strict, bounds=checked_bounds(bounds or {}), likely=checked_likely(likely or {}),
         )  # fmt: skip
         session = Session(model_line(usable_line("compiling a model")), request).read(model)

@@ -190,6 +190,10 @@ class UnplannedWarning(UserWarning):
     """Kernels are left to TVM's own schedules; the message is a table of them."""
 
 
+class RefutedKernel(RollerError):
+    """A kernel is proven to be wrong; the message has the witness."""
+
+
 class WrongAnswer(RollerError):
     """A kernel ran and its result differs from the reference."""
 

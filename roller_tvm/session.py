@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning
+from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning, UsageError
 from roller_tvm.folders import work_folder
 from roller_tvm.models.arguments import Signature
 from roller_tvm.models.line import Job, ModelLine, Request
@@ -47,6 +47,8 @@ class Session:
 
     def __init__(self, line: ModelLine, request: Request, where: str = "device") -> None:
         self.line, self.request = line, request
+        if request.prove:
+            _check_proof(request)
         self.aim = line.aim(request.target, request.device, where)
         self.records, self.schedules = request.records, request.schedules
         self.threads = self.aim.device.units if self.aim.device.kind == "cpu" else None
@@ -75,7 +77,7 @@ class Session:
                 raise BadInput(f"has no open extent '{extent}'", name, known)
         self._job = Job(
             model, self.aim, asked.buckets, asked.tf32, asked.winograd, asked.fast_math,
-            bounds=asked.bounds, likely=asked.likely,
+            bounds=asked.bounds, likely=asked.likely, prove=asked.prove,
         )
         if self.request.fuse_rtasks:
             self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))
@@ -159,3 +161,12 @@ class Session:
     def _tell(self, step: str) -> None:
         if self.request.progress is not None:
             self.request.progress(step)
+
+
+def _check_proof(request: Request) -> None:
+    """Refuse a proof of TVM's own schedules, and one without isl."""
+    from roller_tvm.schedules.proofs import library
+
+    if request.schedules == "tvm":
+        raise UsageError("TVM's own schedules are not proven", "prove", "leave the proof or schedules='tvm' out")
+    library()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -83,6 +83,30 @@ def check(
         told = f"{sample} of {blocks} blocks wrote {compared} elements of {whole}"
         raise WrongAnswer(f"{told}: far fewer than their share", where=str(function))
     return Checked(len(function.launches), sample or blocks, blocks, compared, whole, seconds)
+
+
+def check_values(
+    compute: Callable[[list[Any]], Sequence[np.ndarray[Any, Any]]], arrays: Sequence[Any],
+    expected: Sequence[np.ndarray[Any, Any]], terms: int,
+) -> Checked:  # fmt: skip
+    """Compare the results of a function that was compiled for this CPU; return a report.
+
+    Parameters
+    ----------
+    compute : function of the inputs
+    arrays, expected, terms
+        As for `check`.
+
+    Raises
+    ------
+    WrongAnswer
+        A result is wrong.
+    """
+    start = time.perf_counter()
+    results = compute([array for array in arrays if array is not None])
+    seconds = time.perf_counter() - start
+    compared, whole = _compare(results, expected, terms, "a kernel for this CPU")
+    return Checked(1, 1, 1, compared, whole, seconds)
 
 
 def check_on_pocl(

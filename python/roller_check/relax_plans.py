@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_check.check import Checked, check, check_on_pocl
+from roller_check.check import Checked, check, check_on_pocl, check_values
 from roller_check.function import Function
 from roller_check.pocl import OpenClFunction
 from roller_check.run import compile_source
@@ -166,6 +166,21 @@ def check_module(
     return found
 
 
+def check_scheduled(plain: Any, scheduled: Any, target: Any, budget_s: float = 5.0) -> Checked:
+    """Execute a scheduled function on this CPU, by the emulator if it is for a GPU, and compare it with its own loops.
+
+    Raises
+    ------
+    KernelFault, WrongAnswer
+        What is wrong with it.
+    """
+    if target.kind.name != "llvm":
+        return _check_function(plain, scheduled, target, budget_s)
+    made, given = set(output_positions(plain)), parameters(plain)
+    arrays, expected = _reference(plain, given, made)
+    return check_values(_computed(scheduled, made), arrays, expected, reduction_terms(plain))
+
+
 def without_name(func: Any) -> Any:
     """A function without the attributes that scheduling or naming leaves."""
     for attribute in ("tirx.is_scheduled", "global_symbol"):
@@ -194,9 +209,16 @@ def own_loops(func: Any, made: Collection[int]) -> Callable[[Sequence[np.ndarray
     """Return a function from a PrimFunc's inputs to its results, at the positions `made`, by its unscheduled loops."""
     import tvm
 
+    return _computed(reference_module(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))["main"], made)
+
+
+def _computed(func: Any, made: Collection[int]) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """Return the same for a function with the loops that it has."""
+    import tvm
+
     cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
-    plain = reference_module(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
-    kernel = tvm.compile(plain, target=tvm.target.Target({"kind": "llvm", "mcpu": str(cpu)}))
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    kernel = tvm.compile(mod, target=tvm.target.Target({"kind": "llvm", "mcpu": str(cpu)}))
     shapes = [(shape_of(b), str(b.dtype)) for b in parameters(func)]
 
     def compute(feeds: Sequence[np.ndarray]) -> list[np.ndarray]:

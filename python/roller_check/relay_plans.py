@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_check.check import Checked, check, check_on_pocl
+from roller_check.check import Checked, check, check_on_pocl, check_values
 from roller_check.function import Function
 from roller_check.pocl import OpenClFunction
 from roller_check.run import compile_source
@@ -72,6 +72,31 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
     return check(function, arrays, expected, terms, float(plan.expression.flops), budget_s)
 
 
+def check_schedule(schedule: Any, args: Sequence[Any], target: Any, flops: float, budget_s: float = 5.0) -> Checked:
+    """Execute a schedule on this CPU, by the emulator if it is for a GPU, and compare it with TVM's own schedule.
+
+    Parameters
+    ----------
+    args : sequence of te.Tensor
+        Inputs, then outputs.
+    flops : float
+        Of the whole computation.
+    budget_s : float
+        See `check_plan`.
+
+    Raises
+    ------
+    KernelFault, WrongAnswer
+        A kernel misbehaves, or its results are wrong.
+    """
+    import tvm
+
+    arrays, expected, terms = _reference(args)
+    if target.kind.name == "llvm":
+        return check_values(_computed(tvm.build(schedule, list(args), "llvm"), args), arrays, expected, terms)
+    return check(emulated_function(schedule, args, str(target.arch)), arrays, expected, terms, flops, budget_s)
+
+
 def check_plan_on_pocl(plan: Plan, tensors: Sequence[Any]) -> Checked:
     """Execute a plan's kernels as OpenCL on PoCL and compare them as `check_plan` does.
 
@@ -115,7 +140,14 @@ def own_loops(tensors: Sequence[Any]) -> Callable[[Sequence[np.ndarray]], list[n
     import tvm
 
     outputs = [t for t in tensors if not _given(t)]
-    kernel = tvm.build(reference_schedule(outputs), list(tensors), "llvm")
+    return _computed(tvm.build(reference_schedule(outputs), list(tensors), "llvm"), tensors)
+
+
+def _computed(kernel: Any, tensors: Sequence[Any]) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """Return a function from a computation's inputs to its outputs, by a built kernel."""
+    import tvm
+
+    outputs = [t for t in tensors if not _given(t)]
 
     def compute(feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
         made = [tvm.nd.empty(shape_of(t), t.dtype) for t in outputs]

@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fast-math", action="store_true", help=told)
     told = "kernels that Roller did not plan are an error; by default a table lists them, with the reasons"
     parser.add_argument("--strict", action="store_true", help=told)
+    told = "prove each kernel by integer sets, and execute those that stay undecided; a wrong one is an error"
+    parser.add_argument("--prove", action="store_true", help=f"{told}; needs islpy")
     add_fusion_arguments(parser)
     parser.add_argument("--explain", action="store_true", help="with --fuse-rtasks: print every plan, and why")
     told = "with --fuse-rtasks: draw the operators over time, before and after (of several graphs FILE.1.svg, ...)"
@@ -91,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
             "target": session.aim.words,
             "seconds": seconds,
             "tuning_records": str(records) if records else None,
+            "proofs": {k.kernel: k.proof for k in getattr(built, REPORT).plans} if args.prove else None,
             "left_to_tvm": [{"kernel": k.kernel, "reason": k.reason} for k in getattr(built, REPORT).left_to_tvm],
         }
         if fusion is not None:
@@ -105,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
         untuned = "with TVM's own schedules" if args.schedules == "tvm" else "with Roller's first plans, not measured"
         how = f"with the records of {records}" if records else untuned
         print(f"{output}: {size / 1e6:.1f} MB, built in {seconds:.1f} s {how}")
+        if proofs := getattr(built, REPORT).proofs():
+            print(proofs)
         if fusion is not None:
             print(fusion.explain() if args.explain else str(fusion).splitlines()[0])
             if (fusion.outside or fusion.refused) and not args.explain:

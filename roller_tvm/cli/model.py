@@ -71,7 +71,7 @@ def open_session(args: argparse.Namespace, what_for: str, tell: bool) -> Session
         args.target, schedules=given.get("schedules", SCHEDULES[0]), device=args.device, fuse_rtasks=args.fuse_rtasks,
         buckets=parse_buckets(args.buckets) if args.buckets else None, tf32=given.get("tf32", False),
         winograd=not given.get("no_winograd"), fast_math=given.get("fast_math", False), policy=policy_of(args),
-        strict=given.get("strict", False),
+        strict=given.get("strict", False), prove=given.get("prove", False),
         bounds=parse_bounds(args.bounds) if given.get("bounds") else {},
         likely=parse_likely(args.likely) if given.get("likely") else {},
     )  # fmt: skip

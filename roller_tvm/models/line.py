@@ -51,6 +51,8 @@ class Request:
         Sizes of open extents to plan for before others.
     strict : bool
         Kernels that Roller did not plan are an error.
+    prove : bool
+        Kernels are proven; a refuted one is an error.
     policy : str
         How ``fuse_rtasks`` schedules, one of `rammer.POLICIES`.
     """
@@ -76,6 +78,7 @@ class Request:
     strict: bool = False
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     likely: Mapping[str, int] = field(default_factory=dict)
+    prove: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Job:
     ----------
     model : Model
     aim : Aim
-    buckets, tf32, winograd, fast_math, bounds, likely
+    buckets, tf32, winograd, fast_math, bounds, likely, prove
         See `Request`.
     fuse : tvm.transform.Pass or False
         The line's ``FuseRTasks``.
@@ -121,6 +124,7 @@ class Job:
     prepared: bool = False
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     likely: Mapping[str, int] = field(default_factory=dict)
+    prove: bool = False
 
 
 class ModelLine(ABC):

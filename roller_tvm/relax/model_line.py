@@ -120,7 +120,7 @@ class RelaxModels(ModelLine):
         mod = self._telling(job) if schedules == "tvm" else self.prepared(job).model.mod
         return build(
             mod, job.aim.target, None, records, job.aim.device, None, job.tf32, job.fuse, schedules,
-            threads=threads, progress=progress, fast_math=job.fast_math,
+            threads=threads, progress=progress, fast_math=job.fast_math, prove=job.prove,
         )  # fmt: skip
 
     def operator_seconds(

@@ -133,6 +133,7 @@ def schedule(
     mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
     tf32: bool = False, fuse_rtasks: bool | Fuses = False, progress: Callable[[str], None] | None = None,
     fast_math: bool = False,
+    prove: bool = False,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
@@ -149,13 +150,17 @@ def schedule(
         Receives the number and the name of each function before it is planned or compiled.
     fast_math : bool
         CPUs: erf and tanh of float32 within 8 units in the last place, not 2, in less time.
+    prove : bool
+        Prove the functions (`proving.prove_module`); the report has the answers.
 
     Raises
     ------
+    RefutedKernel, WrongAnswer
+        With `prove`, a function is wrong.
     RecordError
         The folder holds no records that can be read, or those of another target.
     """
-    target = _target(target)
+    target, given = _target(target), mod
     require_lowered(mod)
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32, progress)
     fuse = RTaskFusion(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks and fuse_rtasks.fusion
@@ -179,6 +184,14 @@ def schedule(
         mod = scheduler(mod)
         scheduler.report.notes += [*matrices.notes, *connect.notes, *recurrences.notes]
         scheduler.report.recorded = recorded
+        if target.kind.name != "llvm":  # a kernel needs its threads bound, whatever it is
+            from tvm.s_tir import dlight
+
+            mod = dlight.ApplyDefaultSchedule(*gpu_rules())(mod)
+        if prove:
+            from .proving import prove_module
+
+            scheduler.report.proofs = prove_module(given, mod, target, device_of(device, target))
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)
             packed = (str(var.name_hint) for var in mod.get_global_vars())
@@ -187,10 +200,6 @@ def schedule(
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
             mod = tvm.transform.Sequential([InitialValuesFirst(), UnalignedInputs(), cpu_code(fast_math)])(mod)
-        else:  # a kernel needs its threads bound, whatever it is
-            from tvm.s_tir import dlight
-
-            mod = dlight.ApplyDefaultSchedule(*gpu_rules())(mod)
     return mod, scheduler.report
 
 
@@ -220,6 +229,7 @@ def roller_pipeline(
     progress: Callable[[str], None] | None = None,
     winograd: bool = True,
     fast_math: bool = False,
+    prove: bool = False,
 ) -> Any:
     """Return the whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -227,7 +237,7 @@ def roller_pipeline(
     ----------
     target, device, buckets, winograd
         See `prepare`.
-    database, tf32, fuse_rtasks, progress, fast_math
+    database, tf32, fuse_rtasks, progress, fast_math, prove
         See `schedule`.
     top : int
         Plans tried where the first ones cannot be applied.
@@ -245,7 +255,7 @@ def roller_pipeline(
         full = _target(target)
         prepared = prepare(mod, full, buckets, device, winograd)
         scheduled, report = schedule(
-            prepared, full, database, device, top, tf32, fuse_rtasks, progress, fast_math
+            prepared, full, database, device, top, tf32, fuse_rtasks, progress, fast_math, prove
         )
         if told is not None:
             told(report)
@@ -269,6 +279,7 @@ def build(
     progress: Callable[[str], None] | None = None,
     winograd: bool = True,
     fast_math: bool = False,
+    prove: bool = False,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -280,7 +291,7 @@ def build(
         By default this machine's CPU.
     params : mapping of name to array, optional
         Weights to bind to parameters of ``main``.
-    database, device, buckets, tf32, fuse_rtasks, winograd, fast_math
+    database, device, buckets, tf32, fuse_rtasks, winograd, fast_math, prove
         See `roller_pipeline`.
     schedules : {'roller', 'tvm'}
         'tvm' builds with TVM's default pipeline; the parameters of `roller_pipeline` have no use then.
@@ -313,7 +324,7 @@ def build(
     else:
         pipeline = roller_pipeline(
             full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
-            progress=progress, winograd=winograd, fast_math=fast_math,
+            progress=progress, winograd=winograd, fast_math=fast_math, prove=prove,
         )
     if full.kind.name == "llvm" and schedules != "tvm":
         executable = compile_model(mod, full, pipeline, progress)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import tvm
 from tvm import s_tir
 
 from ..device import DeviceSpec
-from ..schedules.proofs import Proof, prove_lowered
+from ..schedules.proofs import UNDECIDED, Finding, Proof, prove_lowered, verdict
+from ..tools import tool
+from .marks import PLANNED
+from .modules import is_prim_func
+from .schedule import Function
 
 _T = s_tir.transform
 
@@ -47,3 +53,48 @@ def prove(func: Any, original: Any, target: Any, device: DeviceSpec | None = Non
     host = tvm.target.Target("llvm")
     reference = None if original is None else loops_of(original, host)
     return prove_lowered(loops_of(func, target), reference, device, name)
+
+
+def prove_module(before: Any, after: Any, target: Any, device: DeviceSpec) -> dict[str, str]:
+    """Return what is proven of each PrimFunc of a scheduled module; equal ones are proven once.
+
+    Parameters
+    ----------
+    before, after : IRModule
+        Before and after it was scheduled; functions are told by their names.
+
+    Raises
+    ------
+    RefutedKernel, WrongAnswer
+        A function is wrong, by its proof or, if that is undecided, by an execution.
+    """
+    originals = {str(var.name_hint): func for var, func in before.functions_items() if is_prim_func(func)}
+    found = {}
+    for var, func in after.functions_items():
+        if is_prim_func(func):
+            name = str(var.name_hint)
+            marked = any(func.attrs.get(mark) for mark in PLANNED)
+            original = None if marked or name not in originals else Function(originals[name])
+            own = func.attrs.get("target", target)
+            found[name] = _proven(Function(func), original, own, device, name)
+    return found
+
+
+def _proven(func: Function, original: Function | None, target: Any, device: DeviceSpec, name: str) -> str:
+    proof = _proof(func, original, str(target), device)
+
+    def execute() -> Any:
+        if original is None:
+            return "not executed: no other kernel computes the same"
+        return tool("roller_check.relax_plans").check_scheduled(original.func, func.func, target)
+
+    return verdict(replace(proof, kernel=name), execute)
+
+
+@lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
+def _proof(func: Function, original: Function | None, target: str, device: DeviceSpec) -> Proof:
+    found = prove(func.func, original.func if original else None, tvm.target.Target(target), device)
+    if original is not None:
+        return found
+    told = Finding("values", UNDECIDED, "a kernel that was never without its schedule")
+    return replace(found, findings=(*found.findings, told))

@@ -88,6 +88,8 @@ class Report:
         Function -> its name in the built model, if packing its weights changed that.
     calls : Counter
         How often the module calls each function.
+    proofs : dict
+        Function -> what is proven of it, if that was asked.
     """
 
     notes: list[Note] = field(default_factory=list)
@@ -95,6 +97,7 @@ class Report:
     recorded: list[str] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
+    proofs: dict[str, str] = field(default_factory=dict)
 
     @property
     def scheduled(self) -> list[Note]:
@@ -113,7 +116,8 @@ class Report:
             for n in self.left if n.name not in self.recorded
         ]  # fmt: skip
         return tuple(
-            replace(plan, kernel=self.renamed.get(plan.kernel, plan.kernel), calls=self.calls[plan.kernel] or 1)
+            replace(plan, kernel=self.renamed.get(plan.kernel, plan.kernel), calls=self.calls[plan.kernel] or 1,
+                    proof=self.proofs.get(plan.kernel, ""))
             for plan in found
         )  # fmt: skip
 

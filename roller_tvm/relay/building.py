@@ -42,7 +42,7 @@ def build(
     fuse_rtasks: Any = False, vector_math: bool = True, wide_indices: bool = True,
     stack_tiles: bool = True, prefetch: bool = True, edge_vectors: bool = True,
     schedules: str = "roller", device: DeviceSpec | str | None = None, threads: int | None = None,
-    progress: Callable[[str], None] | None = None, fast_math: bool = False,
+    progress: Callable[[str], None] | None = None, fast_math: bool = False, prove: bool = False,
 ) -> Any:  # fmt: skip
     """Build a Relay model with the records of a file, and with Roller's plans for operators without a record.
 
@@ -73,6 +73,13 @@ def build(
         Receives the number and the name of each operator before it is planned or compiled.
     fast_math : bool
         For CPU kernels: erf and tanh within 8 units in the last place, not 2, in less time (``FastMath``).
+    prove : bool
+        Prove the kernels with a schedule of Roller or of a record; `REPORT` has the answers.
+
+    Raises
+    ------
+    RefutedKernel, WrongAnswer
+        With `prove`, a kernel is wrong.
 
     Returns
     -------
@@ -92,7 +99,8 @@ def build(
     use_threads(threads, spec.units if cpu and spec is not None else None)
     ways = {"vector_math": vector_math, "wide_indices": wide_indices, "stack_tiles": stack_tiles,
             "prefetch": prefetch, "edge_vectors": edge_vectors, "fast_math": fast_math}  # fmt: skip
-    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()})
+    proves = spec if prove else None
+    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()}, proves)
     if schedules == "tvm" or spec is None:
         return _build(mod, params, made, options, None)
     try:
@@ -117,6 +125,7 @@ class _Options:
     log_file: str | os.PathLike[str] | None
     fuse_rtasks: Any
     ways: dict[str, bool]
+    proves: DeviceSpec | None = None  # for which kernels are proven
 
 
 def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner | None) -> Any:
@@ -172,6 +181,12 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
         _tell(list(history.asked.values()), log_file, made, planner is not None)
     # TVM asks under names without the prefix too, for the layouts of weights.
     kernels = [k for name, k in history.kernels.items() if name.startswith(PREFIX)] if history is not None else []
+    if history is not None and options.proves is not None:
+        from roller_tvm.relay.proving import prove_kernels
+
+        proofs = prove_kernels({name: history.states[name] for name in history.states if name.startswith(PREFIX)},
+                               made, options.proves)  # fmt: skip
+        kernels = [replace(k, proof=proofs.get(k.kernel, "")) for k in kernels]
     setattr(built, KERNELS, take.kernels(built.get_lib()))
     setattr(built, REPORT, ModelReport(str(made), tuple(kernels)))
     setattr(built, FUSION, fusion)

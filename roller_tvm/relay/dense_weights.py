@@ -221,8 +221,8 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
     Returns
     -------
     ApplyHistoryBest
-        Its `asked` says what was found per workload, its `kernels` and `functions` the schedule of each function by
-        name.
+        Its `asked` says what was found per workload; `kernels`, `functions` and `states` hold the schedule of each function
+        by name.
     """
     from tvm import auto_scheduler
 
@@ -242,6 +242,8 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
         planned: dict[str, tuple[Any, KernelPlan]]
         last: tuple[Any, KernelPlan]
         workload: str
+        #: Function -> computation and State, of those that have one.
+        states: dict[str, tuple[Any, Any]]
 
         def query(self, target: Any, workload_key: str, has_complex_op: bool, dag: Any, func_name: str) -> Any:
             self.workload = workload_key
@@ -260,6 +262,8 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
             state, plan = self.last
             self.kernels[func_name] = replace(plan, kernel=func_name)
             self.functions[func_name] = Asked(self.original.get(workload_key, workload_key), state, plan.how)
+            if state is not None:
+                self.states[func_name] = dag, state
             return state
 
         def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
@@ -285,6 +289,7 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
     history = History(records)
     history.asked, history.rewritten, history.kernels, history.planned = {}, set(), {}, {}
     history.original, history.functions = {}, {}
+    history.states = {}
     return history
 
 

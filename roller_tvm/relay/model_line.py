@@ -104,7 +104,7 @@ class RelayModels(ModelLine):
 
         return build(
             job.model.mod, job.model.params, job.aim.target, records, job.fuse, schedules=schedules,
-            device=job.aim.device, threads=threads, progress=progress, fast_math=job.fast_math,
+            device=job.aim.device, threads=threads, progress=progress, fast_math=job.fast_math, prove=job.prove,
         )  # fmt: skip
 
     def state_of(self, place: Path) -> Path:

@@ -44,6 +44,8 @@ class KernelPlan:
         Why the kernel has TVM's own schedule.
     calls : int
         How often a run of the model calls it, as far as the model tells.
+    proof : str
+        'proven', or 'undecided' with the reason and what an execution said; '' if nobody asked.
 
     Examples
     --------
@@ -57,6 +59,7 @@ class KernelPlan:
     predicted_s: float | None = None
     reason: str = ""
     calls: int = 1
+    proof: str = ""
 
     def __post_init__(self) -> None:
         if self.how not in HOW:
@@ -129,6 +132,28 @@ class ModelReport:
             lines.append(f"  {rest:5.1%}  {len(named) - SHOWN} more: the model's report")
         return "\n".join(lines)
 
+    def proofs(self) -> str:
+        """Return how many kernels are proven, and the reason of each that is not; '' if nobody asked.
+
+        Examples
+        --------
+        >>> plans = [KernelPlan("dense", "planned", proof="proven"),
+        ...          KernelPlan("take", "planned", proof="undecided: bounds (lv5[i]); all elements agree")]
+        >>> print(ModelReport("llvm", tuple(plans)).proofs())
+        1 of 2 kernels is proven; the other:
+          take  undecided: bounds (lv5[i]); all elements agree
+        """
+        if not any(plan.proof for plan in self.plans):
+            return ""
+        rest = [plan for plan in self.plans if plan.proof != "proven"]
+        count = len(self.plans) - len(rest)
+        head = f"{count} of {len(self.plans)} kernels {'is' if count == 1 else 'are'} proven"
+        if not rest:
+            return head
+        wide = max(len(_short(plan.kernel)) for plan in rest)
+        rows = [f"  {_short(plan.kernel):{wide}}  {plan.proof or 'no schedule of its own'}" for plan in rest]
+        return "\n".join([f"{head}; the other{'s' * (len(rest) > 1)}:", *rows])
+
     def with_times(self, times: Sequence[KernelTime]) -> ModelReport:
         """Return the report with the times of a profile run."""
         return replace(self, times=tuple(times))
@@ -176,7 +201,7 @@ class ModelReport:
             lines.append(f"{cells}{calls if calls else '':>5}  {name:{wide}}  {_schedule(plan)}".rstrip())
         if self.times:
             lines.append(f"{'':9}  {_us(sum(t.seconds for t in self.times)):>9}  {'':6}  {'':5}  all")
-        return "\n".join([*lines, *([left] if (left := self.left()) else [])])
+        return "\n".join([*lines, *filter(None, (self.left(), self.proofs()))])
 
 
 def report_of(path: Path) -> ModelReport:

@@ -5,5 +5,7 @@ Needs islpy (``pip install 'roller-tvm[proof]'``), and imports it when a proof i
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
 from .prove import prove_lowered
+from .sets import library
+from .verdict import verdict
 
-__all__ = ["PROVEN", "REFUTED", "UNDECIDED", "Finding", "Proof", "prove_lowered"]
+__all__ = ["PROVEN", "REFUTED", "UNDECIDED", "Finding", "Proof", "library", "prove_lowered", "verdict"]

@@ -57,6 +57,8 @@ class Access:
         False if `elements` holds more than is accessed: an index or a condition was not affine.
     text : str
         The access as TVM prints it, or the part that is not affine.
+    open : bool
+        True if only a condition around a read is not affine: `elements` are those that may be read.
     """
 
     buffer: Buffer
@@ -65,6 +67,7 @@ class Access:
     write: bool
     exact: bool
     text: str
+    open: bool = False
 
 
 @dataclass(frozen=True)

@@ -322,7 +322,8 @@ class _Reader:
         if flat:
             element, home = (plain_of(found, found.domain()) for found in (element, home))
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
-        return Access(memory, element, home, write, exact and self.exact and not text.opaque, told)
+        known = self.exact and not text.opaque
+        return Access(memory, element, home, write, exact and known, told, known and not exact)
 
     def _knows(self, dim: Dim) -> bool:
         """Return whether the last statement's accesses or conditions depend on a loop."""
