@@ -63,6 +63,12 @@ def mutants(func):
         later = tir.LT(condition.a, condition.b + tir.const(1, "int32"))
         return tir.IfThenElse(later, node.then_case, node.else_case)
 
+    def wait(node):
+        if not str(node.attr_key).endswith("async_wait_inflight_count"):
+            return None
+        fewer = node.value + tir.const(1, "int32")
+        return tir.AttrStmt(node.node, node.attr_key, fewer, node.body)
+
     yield from at_each("store shifted", tir.BufferStore, lambda n: store(n, 1))
     yield from at_each("load shifted", dialect.loads, lambda n: load(n, 1))
     yield from at_each("loop shorter", tir.For, lambda n: trips(n, -1))
@@ -70,6 +76,7 @@ def mutants(func):
     yield from at_each("initial value dropped", tir.BufferStore, dropped)
     yield from at_each("barrier dropped", tir.Evaluate, barrier)
     yield from at_each("guard off by one", tir.IfThenElse, guard)
+    yield from at_each("wait for fewer", tir.AttrStmt, wait)
 
 
 def answer(func, backwards=False):

@@ -10,6 +10,7 @@ import numpy as np  # noqa: E402
 
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.ir.operators import parse_params  # noqa: E402
+from roller_tvm.roller.features import NO_FEATURES, Features  # noqa: E402
 from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
 from roller_tvm.schedules.scheduled import schedule  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
@@ -25,7 +26,7 @@ WORDS = ["matmul m=8 n=8 k=8", "conv2d_nchw n=1 c=2 h=6 w=6 f=4 kh=3 kw=3 paddin
 CASES = [(w, d) for w in WORDS for d in ("avx2", "v100")]
 
 
-def lowered(words, name):
+def lowered(words, name, features=NO_FEATURES):
     """Return a scheduled function, lowered, and the one before it was scheduled."""
     from tvm import te
 
@@ -35,8 +36,9 @@ def lowered(words, name):
     operator, *params = words.split()
     func = te.create_prim_func(list(te_operator(operator, **parse_params(" ".join(params)))))
     reading, spec = read_prim_func(func), device(name)
-    scheduled = apply_steps_tir(func, reading, schedule(reading.expression, None, spec).script.steps).mod["main"]
-    words = {"kind": "cuda", "arch": spec.arch} if name == "v100" else {"kind": "llvm"}
+    steps = schedule(reading.expression, None, spec, features).script.steps
+    scheduled = apply_steps_tir(func, reading, steps).mod["main"]
+    words = {"kind": "cuda", "arch": spec.arch} if spec.kind == "gpu" else {"kind": "llvm"}
     return loops_of(scheduled, tvm.target.Target(words)), loops_of(func, tvm.target.Target("llvm"))
 
 
@@ -74,3 +76,14 @@ def test_a_dropped_barrier_names_two_threads():
     assert "races: refuted" in told and "threadIdx.x=" in told and "threads at the same time" in told
     assert is_wrong(mutant, answer(reference))
     assert np.isfinite(answer(func)).all()
+
+
+def test_copies_that_run_ahead_have_to_be_waited_for():
+    func, reference = lowered("matmul m=64 n=64 k=128", "a100", Features.of_tensor_ir(device("a100")))
+    assert str(prove_lowered(func, reference)).count("proven") == 2
+    waits = [m for kind, m in mutants(func) if kind.startswith("wait for fewer")]
+    assert len(waits) == 2
+    for mutant in waits:
+        assert "initialised: refuted: " in str(prove_lowered(mutant, reference))
+    barriers = [m for kind, m in mutants(func) if kind.startswith("barrier dropped")]
+    assert all("races: refuted: " in str(prove_lowered(mutant, reference)) for mutant in barriers)

@@ -37,6 +37,7 @@ FIGURES = {
     "dynamic": "dynamic:dynamic",
     "families": "families:families",
     "prove": "proofs:prove",
+    "prove-models": "model_proofs:prove_models",
     "explore": "explore:explore",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",

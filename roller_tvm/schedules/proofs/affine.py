@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...codegen.flat import called, is_load, kind_of, number_of
 from ...te.numbering import dtype_of_node
+from .digits import address, part_of
 
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=", "NE": "!="}
 _OPPOSITE = {"LT": ">=", "LE": ">", "GT": "<=", "GE": "<", "EQ": "!=", "NE": "="}
@@ -23,10 +24,13 @@ class Text:
         isl's name of a loop or a size.
     values : dict
         Hash of a bound variable -> its value.
+    digits_of : function of (Var, low, high)
+        Returns ``var % high // low`` as a sum of digits, None where it is none.
     """
 
     name_of: Callable[[Any], str | None]
     values: dict[int, Any]
+    digits_of: Callable[[Any, int, int], str | None] = lambda var, low, high: None
     names: list[str] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
@@ -61,6 +65,18 @@ class Text:
             return f"(({self.index(node.args[0])}) mod {mask + 1})"
         return self._any(node)
 
+    def flat(self, indices: Sequence[Any], steps: Sequence[int]) -> str:
+        """Return a flat index of the indices of all dimensions."""
+        told = []
+        for term in address(indices, steps):
+            own = self.digits_of(term.base, term.low, term.high) if kind_of(term.base) in ("Var", "SizeVar") else None
+            if own is None:
+                own = self.index(term.base)
+                own = f"(({own}) mod {term.high})" if term.high else own
+                own = f"floor(({own})/{term.low})" if term.low > 1 else own
+            told.append(f"{term.factor} * ({own})")
+        return " + ".join(told) or "0"
+
     def _product(self, node: Any) -> str:
         a, b = self.index(node.a), self.index(node.b)
         for number, other in ((a, b), (b, a)):
@@ -72,6 +88,8 @@ class Text:
         by = number_of(b)
         if by is None or by < 1:
             return self._any(node)
+        if (part := part_of(node)) is not None and (told := self.digits_of(*part)) is not None:
+            return told
         value = self.index(a)
         if truncated:  # TVM has these where a number is not below 0; any other is checked by nobody
             self.rules.append(f"{value} >= 0")

@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Proof:
-    """Answers to all questions about a kernel, and the seconds that they took.
+    """Answers to all questions about a kernel, and the seconds of CPU time that they took.
 
     Examples
     --------

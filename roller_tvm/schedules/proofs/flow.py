@@ -34,12 +34,18 @@ class Flow:
     sources: dict[tuple[int, int], Any] = field(default_factory=dict)
     missing: dict[tuple[int, int], Any] = field(default_factory=dict)
     finals: dict[int, Any] = field(default_factory=dict)
+    whole: bool = False
+    _done: set[int] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
+    def found(self) -> Flow:
+        """Return this with all sources found; what was found before isl had enough is kept."""
         written = {a.buffer for s in self.kernel.statements for a in s.accesses if a.write}
         for buffer in self.kernel.buffers:
-            if buffer in written:
+            if buffer in written and buffer.number not in self._done:
                 self._of_buffer(buffer)
+                self._done.add(buffer.number)
+        self.whole = True
+        return self
 
     def _of_buffer(self, buffer: Buffer) -> None:
         isl = library()
@@ -74,12 +80,17 @@ class Flow:
         info = info.set_must_source(_union(sets)) if sets else info
         info = info.set_may_source(_union(adds)) if adds else info
         found = info.set_schedule_map(_union(times)).compute_flow()
+        issued = isl.UnionSet("{ }")
+        for s in self.kernel.statements:
+            if s.issued and s.write is not None and s.write.buffer == buffer:
+                issued = issued.union(s.write.homes.domain())
         whole, lacking = found.get_may_dependence().reverse(), found.get_may_no_source().domain()
         for name, (s, n, access) in reads.items():
             only = isl.UnionSet.from_set(access.homes.domain().set_tuple_name(name))
             back = _union([_renamed(s, name)])
             self.sources[s.number, n] = back.apply_range(whole.intersect_domain(only))
-            self.missing[s.number, n] = lacking.intersect(only)
+            early = whole.intersect_range(issued).intersect_domain(only).domain()
+            self.missing[s.number, n] = lacking.intersect(only).union(early)
         if buffer.parameter:
             only = isl.UnionSet.from_set(box_of(buffer, self.kernel).set_tuple_name("F"))
             self.finals[buffer.number] = whole.intersect_domain(only)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,17 +12,43 @@ BLOCK, THREAD, PARALLEL, VECTOR, SERIAL = "block", "thread", "parallel", "vector
 
 @dataclass(frozen=True)
 class Dim:
-    """One loop around a statement: its number among all loops, its name, its kind."""
+    """One digit of a loop around a statement, mostly the whole of it.
+
+    Parameters
+    ----------
+    number : int
+        Among all dimensions.
+    name, kind : str
+        Of the loop.
+    extent : int
+        0 if it is not a number.
+    loop, stride : int
+        The loop's number, and how far the loop goes from one value of the digit to the next.
+    """
 
     number: int
     name: str
     kind: str
-    extent: int = 0  # 0 if it is not a number
+    extent: int = 0
+    loop: int = 0
+    stride: int = 1
 
     @property
     def var(self) -> str:
         """Its name in isl's notation."""
         return f"i{self.number}"
+
+
+def value_of(dims: Sequence[Dim], letter: str = "i") -> str:
+    """Return the value of a loop in isl's notation.
+
+    Examples
+    --------
+    >>> value_of([Dim(0, "x", SERIAL, 4, 0, 8), Dim(1, "x", SERIAL, 8)])
+    '(8*i0 + i1)'
+    """
+    told = " + ".join(f"{f'{d.stride}*' if d.stride > 1 else ''}{letter}{d.number}" for d in dims)
+    return f"({told})" if len(dims) > 1 else told
 
 
 @dataclass(frozen=True)
@@ -81,6 +108,8 @@ class Statement:
     domain : isl.Set
     update : str
         What combines the value with the element that it replaces: 'Add', 'Max', 'other', ...; '' if nothing does.
+    issued : bool
+        Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
 
     number: int
@@ -91,6 +120,7 @@ class Statement:
     update: str = ""
     barrier: bool = False
     exact: bool = True
+    issued: bool = False
 
     @property
     def dims(self) -> tuple[Dim, ...]:
@@ -118,3 +148,5 @@ class Kernel:
     parameters: dict[str, str] = field(default_factory=dict)  # isl's name -> TVM's
     context: str = ""
     unread: list[str] = field(default_factory=list)  # what the reader does not know
+    #: A store, a statement and the number of its access, which do not race.
+    apart: set[tuple[int, int, int]] = field(default_factory=set)

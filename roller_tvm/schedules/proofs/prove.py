@@ -18,8 +18,8 @@ from .values import Origins, same_values
 
 #: CPU time that the questions about one kernel may take together.
 SECONDS = 2.0
-#: isl's operations in the first try of a question, and about as many as isl does in `SECONDS` at best.
-OPERATIONS, MOST_OPERATIONS = 4_000, 40_000_000
+#: isl's operations in the first try of a question, and more than isl does in `SECONDS`.
+OPERATIONS, MOST_OPERATIONS = 20_000, 100_000_000
 #: A time below which none is measured.
 _TICK = 1e-4
 
@@ -40,8 +40,8 @@ def prove_lowered(
     largest, flat
         As of ``read_kernel``.
     """
-    start = time.perf_counter()
-    until = time.process_time() + SECONDS
+    start = time.process_time()
+    until = start + SECONDS
     kernel = read_kernel(func, largest, flat)
     questions: list[tuple[str, Callable[[], Finding]]] = [
         ("bounds", lambda: bounds(kernel)), ("written", lambda: written(kernel)),
@@ -49,40 +49,40 @@ def prove_lowered(
         ("races", lambda: races(kernel)),
     ]  # fmt: skip
     findings = [_asked(rule, question, kernel, until) for rule, question in questions]
-    flows: list[Flow] = []
-
-    def first_values() -> Finding:
-        flows.append(Flow(kernel))
-        return initialised(flows[0])
-
-    findings.append(_asked("initialised", first_values, kernel, until))
+    flow = Flow(kernel)
+    findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, until))
     if reference is not None:
-        if flows:
-            other = read_kernel(reference, largest, flat)
-            findings.append(_asked("values", lambda: _values(kernel, flows[0], other), kernel, until))
+        if flow.whole:
+            other, origins = read_kernel(reference, largest, flat), list[Origins]()
+            findings.append(_asked("values", lambda: _values(kernel, flow, other, origins), kernel, until))
         else:
             findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
     sums = [s for s in kernel.statements if s.update]
     notes = ("sums may be added up in another order",) if sums and reference is not None else ()
     return Proof(name or str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else name,
-                 tuple(findings), time.perf_counter() - start, notes)  # fmt: skip
+                 tuple(findings), time.process_time() - start, notes)  # fmt: skip
 
 
-def _values(kernel: Kernel, flow: Flow, other: Kernel) -> Finding:
+def _values(kernel: Kernel, flow: Flow, other: Kernel, origins: list[Origins]) -> Finding:
     if other.unread:
         return Finding("values", UNDECIDED, other.unread[0])
-    return same_values(Origins(flow), Origins(Flow(other)), kernel)
+    if not origins:
+        origins.append(Origins(flow))
+    if len(origins) < 2:  # kept for another try
+        origins.append(Origins(Flow(other).found()))
+    return same_values(origins[0], origins[1], kernel)
 
 
 def _asked(rule: str, question: Callable[[], Finding], kernel: Kernel, until: float) -> Finding:
     """Return the answer to a question; undecided if the reader lacks something, or isl takes too long.
 
-    isl stops after a number of operations, whose time differs from kernel to kernel: each try tells how many fit.
+    isl stops after a number of operations, not after a time. Each try has twice as many as the one before, as long as
+    their times say that another fits.
     """
     if kernel.unread:
         return Finding(rule, UNDECIDED, kernel.unread[0])
     isl = library()
-    context, limit = isl.DEFAULT_CONTEXT, OPERATIONS
+    context, limit, before = isl.DEFAULT_CONTEXT, OPERATIONS, 0.0
     try:
         while True:
             began = time.process_time()
@@ -91,10 +91,12 @@ def _asked(rule: str, question: Callable[[], Finding], kernel: Kernel, until: fl
             try:
                 return question()
             except isl.Error as error:
-                told, now = str(error).rpartition(" failed")[0] or str(error), time.process_time()
-                fitting = int(limit * (until - now) / max(now - began, _TICK))
-                if not 2 * limit < min(fitting, MOST_OPERATIONS):  # isl's text does not tell if they were too many
+                now = time.process_time()
+                took = max(now - began, _TICK)
+                growth = max(2.0, took / before) if before else 2.0
+                if now + took * growth > until or limit >= MOST_OPERATIONS:  # isl's text does not tell a limit's error
+                    told = str(error).rpartition(" failed")[0] or str(error)
                     return Finding(rule, UNDECIDED, f"too much work for isl ({told})")
-                limit = min(fitting, 8 * limit)
+                limit, before = 2 * limit, took
     finally:
         context.set_max_operations(0)

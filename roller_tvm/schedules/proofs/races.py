@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
-from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement
+from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement, value_of
 from .sets import library
 from .witness import element, iteration, parameters_of, point_of
 
@@ -40,14 +40,16 @@ def races(kernel: Kernel) -> Finding:
     """Elements that one of several iterations at a time writes are touched by no other."""
     undecided = ""
     for buffer in kernel.buffers:
-        touching = [(s, a) for s in kernel.statements for a in s.accesses if a.buffer == buffer]
-        writes = [(s, a) for s, a in touching if a.write]
+        touching = [(s, n, a) for s in kernel.statements for n, a in enumerate(s.accesses) if a.buffer == buffer]
+        writes = [(s, a) for s, _, a in touching if a.write]
         for first, write in writes:
-            for second, other in touching:
-                if other.write and second.number < first.number:
-                    continue  # seen from the other side
+            for second, number, other in touching:
+                key = first.number, second.number, number
+                if (other.write and second.number < first.number) or key in kernel.apart:
+                    continue  # seen from the other side, or in another try
                 found = _race(kernel, buffer, first, write, second, other)
                 if found is None:
+                    kernel.apart.add(key)
                     continue
                 pairs, kind = found
                 if not (write.exact and other.exact):
@@ -101,8 +103,10 @@ def _cell(access: Access) -> Any:
     return found.set_tuple_name(isl.dim_type.out, "cell")
 
 
-def _tuple(statement: Statement, letter: str) -> str:
-    return f"{statement.space}[{', '.join(f'{letter}{d.number}' for d in statement.dims)}]"
+def _tuple(statement: Statement, letter: str, barrier: Statement | None = None) -> str:
+    """Return a statement's iteration, or (`barrier`) the part of it in the serial loops that it shares with one."""
+    dims = [d for d in statement.dims if barrier is None or _is_serial(d, barrier)]
+    return f"{statement.space}[{', '.join(f'{letter}{d.number}' for d in dims)}]"
 
 
 def _common(first: Statement, second: Statement) -> list[Dim]:
@@ -114,6 +118,17 @@ def _common(first: Statement, second: Statement) -> list[Dim]:
         if isinstance(a, Dim):
             shared.append(a)
     return shared
+
+
+def _same(first: Statement, second: Statement, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield the values of each thread, or block, of two statements: digit by digit if they have the same digits."""
+    names = dict.fromkeys(d.name for d in first.dims if d.kind == kind)
+    for name in names:
+        one, two = ([d for d in s.dims if d.kind == kind and d.name == name] for s in (first, second))
+        if [(d.stride, d.extent) for d in one] == [(d.stride, d.extent) for d in two]:
+            yield from ((f"i{a.number}", f"j{b.number}") for a, b in zip(one, two, strict=True))
+        elif two:
+            yield value_of(one, "i"), value_of(two, "j")
 
 
 def _at_once(first: Statement, second: Statement) -> Iterator[tuple[str, str]]:
@@ -129,8 +144,7 @@ def _at_once(first: Statement, second: Statement) -> Iterator[tuple[str, str]]:
         if dim.kind == BLOCK:
             blocks.append(f"i{dim.number} = j{dim.number}")
         equal.append(f"i{dim.number} = j{dim.number}")
-    threads = [f"i{a.number} != j{b.number}" for a in first.dims for b in second.dims
-               if a.kind == b.kind == THREAD and a.name == b.name]  # fmt: skip
+    threads = [f"{a} != {b}" for a, b in _same(first, second, THREAD)]
     if launch is None:
         return  # kernels that run one after the other
     if blocks:
@@ -146,25 +160,74 @@ def _without_separated(pairs: Any, kernel: Kernel, first: Statement, second: Sta
     for barrier in kernel.statements:
         if not barrier.barrier:
             continue
+        whole = _for_all(barrier)
         for early, late, turned in ((first, second, False), (second, first, True)):
-            one, two = _before(early, barrier), _before(barrier, late)
+            one, two = (_before(*both, whole) for both in ((early, barrier), (barrier, late)))
             if not one or not two:
                 continue
-            waits = barrier.domain
-            before = isl.Map(f"{{ {_tuple(early, 'i')} -> {_tuple(barrier, 'j')} : {one} }}").intersect_range(waits)
-            after = isl.Map(f"{{ {_tuple(barrier, 'i')} -> {_tuple(late, 'j')} : {two} }}").intersect_domain(waits)
+            spaces = [_tuple(s, letter, barrier if whole else None)
+                      for s, letter in ((early, "i"), (barrier, "j"), (barrier, "i"), (late, "j"))]  # fmt: skip
+            waits = _serial(barrier.domain, barrier, barrier) if whole else barrier.domain
+            before = isl.Map(f"{{ {spaces[0]} -> {spaces[1]} : {one} }}").intersect_range(waits)
+            after = isl.Map(f"{{ {spaces[2]} -> {spaces[3]} : {two} }}").intersect_domain(waits)
             apart = before.apply_range(after)
-            pairs = pairs.subtract(apart.reverse() if turned else apart)
+            apart = apart.reverse() if turned else apart
+            if whole:  # it depends on the loops around the barrier alone
+                if _serial_pairs(pairs, first, second, barrier).is_subset(apart):
+                    return pairs.subtract(pairs)
+                apart = _serial_of(pairs, first, second, barrier, apart)
+            pairs = pairs.subtract(apart)
             if pairs.is_empty():
                 return pairs
     return pairs
 
 
-def _before(first: Statement, second: Statement) -> str:
+def _is_serial(dim: Dim, barrier: Statement) -> bool:
+    return dim.kind not in (BLOCK, THREAD) and dim in barrier.dims
+
+
+def _for_all(barrier: Statement) -> bool:
+    """Return whether the threads and blocks that reach a barrier are the same in each iteration of its other loops."""
+    isl, dims = library(), barrier.dims
+    others = [n for n, d in enumerate(dims) if not _is_serial(d, barrier)]
+    box = _serial(barrier.domain, barrier, barrier)
+    kept = ", ".join(d.var for n, d in enumerate(dims) if n not in others)
+    rules = [f"{barrier.domain.dim_min_val(n)} <= {dims[n].var} <= {barrier.domain.dim_max_val(n)}" for n in others]
+    every = isl.Map(f"{{ {barrier.space}[{kept}] -> {_tuple(barrier, 'i')} : {' and '.join(rules) or 'true'} }}")
+    return bool(barrier.domain.is_equal(box.apply(every)))
+
+
+def _serial(domain: Any, statement: Statement, barrier: Statement) -> Any:
+    """Return a statement's iterations of the loops that it shares with a barrier, but blocks and threads."""
+    isl = library()
+    for n in reversed(range(len(statement.dims))):
+        if not _is_serial(statement.dims[n], barrier):
+            domain = domain.project_out(isl.dim_type.set, n, 1)
+    return domain.set_tuple_name(statement.space)
+
+
+def _serial_pairs(pairs: Any, first: Statement, second: Statement, barrier: Statement) -> Any:
+    isl = library()
+    for kind, statement in ((isl.dim_type.in_, first), (isl.dim_type.out, second)):
+        for n in reversed(range(len(statement.dims))):
+            if not _is_serial(statement.dims[n], barrier):
+                pairs = pairs.project_out(kind, n, 1)
+        pairs = pairs.set_tuple_name(kind, statement.space)
+    return pairs
+
+
+def _serial_of(pairs: Any, first: Statement, second: Statement, barrier: Statement, apart: Any) -> Any:
+    """Return the pairs of iterations whose serial parts a barrier separates."""
+    isl = library()
+    down = isl.Map(f"{{ {_tuple(first, 'i')} -> {_tuple(first, 'i', barrier)} }}")
+    up = isl.Map(f"{{ {_tuple(second, 'j', barrier)} -> {_tuple(second, 'j')} }}")
+    return down.apply_range(apart).apply_range(up)
+
+
+def _before(first: Statement, second: Statement, of_one_block: bool) -> str:
     """Return the rule by which iteration i of one statement comes before j of another in the same block's order."""
     found: list[str] = []
-    equal = [f"i{a.number} = j{b.number}" for a in first.dims for b in second.dims
-             if a.kind == b.kind == BLOCK and a.name == b.name]  # fmt: skip
+    equal = [] if of_one_block else [f"{a} = {b}" for a, b in _same(first, second, BLOCK)]
     for a, b in zip(first.place, second.place, strict=False):
         if isinstance(a, Dim) and isinstance(b, Dim) and a == b:
             if a.kind in (BLOCK, THREAD):

@@ -34,8 +34,10 @@ def parameters_of(relation: Any, kernel: Kernel) -> str:
 
 def iteration(statement: Statement, values: list[int]) -> str:
     """Return an iteration, as ``i=3, j=0``."""
-    told = [f"{d.name}={v}" for d, v in zip(statement.dims, values, strict=False)]
-    return ", ".join(told) or "its only iteration"
+    loops: dict[int, tuple[str, int]] = {}
+    for dim, value in zip(statement.dims, values, strict=False):
+        loops[dim.loop] = dim.name, loops.get(dim.loop, ("", 0))[1] + dim.stride * value
+    return ", ".join(f"{name}={value}" for name, value in loops.values()) or "its only iteration"
 
 
 def element(buffer: Buffer, values: list[int]) -> str:
