@@ -13,7 +13,7 @@ from ...codegen.flat import access_of, called, is_load, kind_of, number_of, part
 from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
-from .digits import part_of, parts_of_one, split_index, summands
+from .digits import fused_from, part_of, split_index, summands
 from .kernel import THREAD, Access, Buffer, Dim, Kernel, Statement
 from .sets import library, plain_of
 
@@ -42,8 +42,8 @@ class Accesses:
         self.rules: list[str] = []  # ranges of loops and conditions around the place
         self.reduced: dict[str, tuple[Dim, str]] = {}
         self.exact = True
-        self.divided: set[int] = set()  # memory that a fused index goes along
-        self.fused: set[int] = set()  # the same by the numbers of buffers
+        self.divided: dict[int, int] = {}  # memory that a fused index goes along -> the first dimension of these
+        self.fused: dict[int, int] = {}  # the same by the numbers of buffers
         self.loops = self.digits = 0
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
         self.said: list[str] = []  # rules of the last statement's accesses
@@ -65,7 +65,7 @@ class Accesses:
         total = math.prod(numbers) * size if len(numbers) == len(shape) else 0
         made = Buffer(len(self.kernel.buffers), name, shape, scope.split(".")[0], dims, parameter, total)
         if key in self.divided and not parameter:
-            self.fused.add(made.number)
+            self.fused[made.number] = self.divided[key]
         self.kernel.buffers.append(made)
         self.buffers[key] = made
         return made
@@ -227,7 +227,7 @@ class Accesses:
             self.isl.Map, f"{{ {space} -> {memory.space}[{', '.join(own)}] : ({around}) and {rule} }}"
         )
         if (flattened := self._flattened(memory, indices, rules, lanes)) is not None:
-            own, rule = ["o0"], flattened
+            own, rule = flattened
         result = f"{memory.space}[{', '.join([*homes, *own])}]"
         home = self._parsed(self.isl.Map, f"{{ {space} -> {result} : ({around}) and {rule} }}")
         if flat:
@@ -238,19 +238,19 @@ class Accesses:
 
     def _flattened(
         self, memory: Buffer, indices: Sequence[Any], rules: Sequence[str], lanes: Sequence[str]
-    ) -> str | None:  # fmt: skip
-        """Return the rule of an element ``o0`` of flat memory; None for what is not seen so.
+    ) -> tuple[list[str], str] | None:
+        """Return the names and the rule of an element whose last dimensions are one; None for what is not seen so.
 
         Copies go along a tile by one fused index: of flat memory, nothing is divided.
         """
-        if memory.number not in self.fused or lanes or len(indices) != len(memory.shape):
+        first = self.fused.get(memory.number)
+        if first is None or lanes or len(indices) != len(memory.shape) or not all(e.isdigit() for e in memory.shape):
             return None
-        if not all(extent.isdigit() for extent in memory.shape):
-            return None
-        text = self._text()
-        steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(len(indices))]
-        rule = " and ".join([f"o0 = {text.flat(indices, steps)}", *rules, *text.rules])
-        return f"exists ({', '.join(text.names)} : {rule})" if text.names else rule
+        text, names = self._text(), [f"o{n}" for n in range(first + 1)]
+        steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(first, len(indices))]
+        told = [*map(text.index, indices[:first]), text.flat(indices[first:], steps)]
+        rule = " and ".join([*(f"{n} = {t}" for n, t in zip(names, told, strict=True)), *rules, *text.rules])
+        return names, f"exists ({', '.join(text.names)} : {rule})" if text.names else rule
 
     def _knows(self, dim: Dim) -> bool:
         """Return whether the last statement's accesses or conditions depend on a loop."""
@@ -266,10 +266,14 @@ class Accesses:
         return kind(head + text)
 
 
-def divided(body: Any) -> set[int]:
-    """Return the memory of which a store's indices are parts of one expression, by its keys."""
-    stores = (node for node in statements(body) if kind_of(node) == "BufferStore")
-    return {memory_of(node.buffer) for node in stores if parts_of_one(node.indices)}
+def divided(body: Any) -> dict[int, int]:
+    """Return the memory of which a store's indices are parts of one expression: its key -> the first such dimension."""
+    found: dict[int, int] = {}
+    for node in statements(body):
+        if kind_of(node) == "BufferStore" and (first := fused_from(node.indices)) is not None:
+            key = memory_of(node.buffer)
+            found[key] = min(first, found.get(key, first))
+    return found
 
 
 def extra_names(extra: Sequence[str]) -> list[str]:

@@ -146,11 +146,19 @@ def address(indices: Sequence[Any], steps: Sequence[int]) -> list[Term]:
     return [term for terms in found.values() for term in _joined(terms)]
 
 
-def parts_of_one(indices: Sequence[Any]) -> bool:
-    """Return whether two indices are parts of one expression that is no variable: of a fused index, say."""
-    terms = [node for index in indices for node, _ in summands(index) or [(index, 1)]]
-    bases = [str(part[0]) for node in terms if (part := _of_any(node))[1:] != (1, 0) and part_of(node) is None]
-    return len(set(bases)) < len(bases)
+def fused_from(indices: Sequence[Any]) -> int | None:
+    """Return the first dimension whose index is a part of an expression of which another index is one, too.
+
+    The expression is no variable: that of a fused loop over a tile, say. None if there is none.
+    """
+    first: dict[str, int] = {}
+    found: list[int] = []
+    for dim, index in enumerate(indices):
+        for node, _ in summands(index) or [(index, 1)]:
+            if (part := _of_any(node))[1:] != (1, 0) and part_of(node) is None:
+                seen = first.setdefault(str(part[0]), dim)
+                found += [seen] if seen < dim else []
+    return min(found, default=None)
 
 
 def _of_any(node: Any) -> Part:

@@ -19,7 +19,7 @@ from .values import Origins, same_values
 #: CPU time that the questions about one kernel may take together.
 SECONDS = 2.0
 #: isl's operations in the first try of a question, and more than isl does in `SECONDS`.
-OPERATIONS, MOST_OPERATIONS = 20_000, 100_000_000
+OPERATIONS, MOST_OPERATIONS = 50_000, 100_000_000
 #: A time below which none is measured.
 _TICK = 1e-4
 
@@ -53,8 +53,8 @@ def prove_lowered(
     findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, until))
     if reference is not None:
         if flow.whole:
-            other, origins = read_kernel(reference, largest, flat), list[Origins]()
-            findings.append(_asked("values", lambda: _values(kernel, flow, other, origins), kernel, until))
+            other, origins = Flow(read_kernel(reference, largest, flat)), list[Origins]()
+            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, until))
         else:
             findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
     sums = [s for s in kernel.statements if s.update]
@@ -63,14 +63,12 @@ def prove_lowered(
                  tuple(findings), time.process_time() - start, notes)  # fmt: skip
 
 
-def _values(kernel: Kernel, flow: Flow, other: Kernel, origins: list[Origins]) -> Finding:
-    if other.unread:
-        return Finding("values", UNDECIDED, other.unread[0])
-    if not origins:
-        origins.append(Origins(flow))
-    if len(origins) < 2:  # kept for another try
-        origins.append(Origins(Flow(other).found()))
-    return same_values(origins[0], origins[1], kernel)
+def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:
+    if reference.kernel.unread:
+        return Finding("values", UNDECIDED, reference.kernel.unread[0])
+    for one in (flow, reference)[len(origins) :]:  # the others are from an earlier try
+        origins.append(Origins(one.found()))
+    return same_values(origins[0], origins[1], flow.kernel)
 
 
 def _asked(rule: str, question: Callable[[], Finding], kernel: Kernel, until: float) -> Finding:

@@ -1,0 +1,81 @@
+"""How many wrong kernels does the prover refute? A line a mutant; an interrupted run goes on where it stopped.
+
+    .venv/relax/bin/python -m tests.schedules.count_mutants --output build/proof_mutants.jsonl [--seconds 600]
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+from roller_tvm.schedules.proofs import prove_lowered
+
+from .mutants import answer, is_wrong, mutants
+from .test_mutants import CASES, lowered
+
+MORE = ["matmul m=5 n=12 k=6", "matmul m=12 n=8 k=4", "batch_matmul b=2 m=4 n=6 k=5", "add shape=3x40",
+        "dense m=3 n=8 k=12 bias=1 relu=1", "transpose shape=5x4x6 perm=2,0,1", "softmax shape=3x16",
+        "conv2d_nchw n=1 c=3 h=5 w=5 f=2 kh=3 kw=3 stride=2", "conv2d_nhwc n=1 c=4 h=5 w=5 f=4 k=3 padding=1",
+        "depthwise_conv2d_nchw n=1 c=3 h=6 w=6 k=3 padding=1", "layer_norm shape=3x12",
+        "avg_pool2d_nchw n=1 c=2 h=6 w=6 k=2 stride=2", "reduce_max shape=5x12 axis=1",
+        "reduce_sum shape=6x20 axis=0", "relu shape=7x9", "global_avg_pool2d_nchw n=1 c=3 h=4 w=4",
+        "matmul m=16 n=16 k=16", "conv2d_nchw n=1 c=4 h=4 w=4 f=8 kh=1 kw=1"]  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="time after which it stops; default %(default)s")
+    args = parser.parse_args()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.exists() else []
+    done, until = {(row["kernel"], row["mutant"]) for row in rows}, time.monotonic() + args.seconds
+    with args.output.open("a") as file:
+        for words, name in [*CASES, *((w, d) for w in MORE for d in ("avx2", "v100"))]:
+            for row in judged(words, name, done):
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                if time.monotonic() > until:
+                    return tell(rows)
+    return tell(rows)
+
+
+def judged(words, name, done):
+    """Yield (kernel, mutant, wrong by a run, the proof's answer) of the mutants of a kernel that are not done."""
+    kernel = f"{words} {name}"
+    if (kernel, "all") in done:
+        return
+    func, reference = lowered(words, name)
+    try:
+        right = answer(reference)
+        good = not is_wrong(func, right)
+    except (NotImplementedError, KeyError):  # the run knows no reductions over threads, nor each function
+        yield {"kernel": kernel, "mutant": "all", "wrong": None, "answer": "not run"}
+        return
+    assert good, kernel
+    proof = prove_lowered(func, reference).answer
+    if (kernel, "none") not in done:
+        yield {"kernel": kernel, "mutant": "none", "wrong": False, "answer": proof}
+    for mutant, changed in mutants(func):
+        if (kernel, mutant) not in done:
+            found = {"wrong": is_wrong(changed, right), "answer": prove_lowered(changed, reference).answer}
+            yield {"kernel": kernel, "mutant": mutant, **found}
+    yield {"kernel": kernel, "mutant": "all", "wrong": None, "answer": "done"}
+
+
+def tell(rows):
+    """Print the totals, and what is missed."""
+    wrong = [row for row in rows if row["wrong"]]
+    right = Counter(row["answer"] for row in rows if row["wrong"] is False)
+    missed = [row for row in wrong if row["answer"] != "refuted"]
+    for row in missed:
+        print(f"{row['kernel']}, {row['mutant']}: {row['answer']}")
+    kernels = len({row["kernel"] for row in rows if row["wrong"] is not None})
+    print(f"{len(wrong) - len(missed)} of {len(wrong)} wrong kernels are refuted (mutants of {kernels} kernels)")
+    print(f"of those that compute the same: {dict(right)}")
+
+
+if __name__ == "__main__":
+    main()
