@@ -51,7 +51,7 @@ class Landing:
 
     @property
     def empty(self) -> bool:
-        """Whether the wait completes none of them."""
+        """Return whether the wait completes none of them."""
         last = self.first + ((number_of(self.loop.extent) or 1) - 1 if self.loop is not None else 0) * self.per
         trips = (number_of(self.wait_loop.extent) or 1) - 1 if self.wait_loop is not None else 0
         return last < self.before or self.first >= self.done + trips * self.wait_per

@@ -12,7 +12,7 @@ from typing import Any
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
 from .flow import Flow
 from .kernel import Access, Kernel, Statement
-from .sets import library, plain_of
+from .sets import by_digits, library, plain_of
 from .witness import parameters_of, point_of
 
 #: Combinations that a value may enter twice.
@@ -109,7 +109,7 @@ class Origins:
         key = (self.position[output], *(position for position, _ in known))
         made = _pairs(relation, joint)
         self.products.setdefault(key, []).append(made)
-        if statement.update not in _IDEMPOTENT and not made.is_injective():
+        if statement.update not in _IDEMPOTENT and not (by_digits(made) or made.is_injective()):
             self.twice.append(statement.text)
 
     def _root(self, statement: Statement, n: int, access: Access) -> tuple[int, Any] | None:
