@@ -221,8 +221,8 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
     Returns
     -------
     ApplyHistoryBest
-        Its `asked` says what was found per workload; `kernels`, `functions` and `states` hold the schedule of each function
-        by name.
+        Its `asked` says what was found per workload; `kernels`, `functions` and `states` hold the schedule of each
+        function by name.
     """
     from tvm import auto_scheduler
 
