@@ -10,6 +10,7 @@ from roller_tvm.codegen.built_kernels import BuiltKernels
 from roller_tvm.codegen.errors import NotEmulated
 from roller_tvm.codegen.host_code import BufferSpec, HostCode, launch_of
 from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.package_members import add_members
 
 SOURCE = """
 extern "C" __global__ void add(float* A, float* B, int n) {
@@ -36,7 +37,7 @@ def test_packages(tmp_path, name):
         (tmp_path / "mod.so").write_bytes(b"code")
         with tarfile.open(path, "w") as tar:
             tar.add(tmp_path / "mod.so", "mod.so")
-    KERNELS.add_to(path)
+    add_members(path, KERNELS.members())
     assert BuiltKernels.of_package(path) == KERNELS
     assert path.read_bytes().startswith(b"\x7fELF not") if name == "m.so" else tarfile.is_tarfile(path)
 

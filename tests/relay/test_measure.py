@@ -16,6 +16,7 @@ from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms, tolerance  # noqa: E402
 from roller_tvm.relay.worker_side import record_line, work_of  # noqa: E402
 from roller_tvm.roller.steps import Parallel, Split  # noqa: E402
+from roller_tvm.te.read import read_te  # noqa: E402
 from roller_tvm.tuning.measurer import Measurer  # noqa: E402
 from roller_tvm.tuning.supervise import Pool  # noqa: E402
 
@@ -31,7 +32,7 @@ def task():
 
 
 def states(task, tiles):
-    program = TeProgram.of_dag(task.compute_dag)
+    program = TeProgram.of_reading(read_te(task.compute_dag), task.compute_dag.tensors)
     lists = [[Parallel("C", "i"), Split("C", "j", (tile,), ("j0", "j1"))] for tile in tiles]
     return [apply_steps_state(task.compute_dag, program, steps) for steps in lists]
 

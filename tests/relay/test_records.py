@@ -112,13 +112,15 @@ def test_a_measured_record_wins_over_any_prediction(tmp_path):
 
     from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state
     from roller_tvm.roller.steps import Parallel
+    from roller_tvm.te.read import read_te
 
     from . import programs as P
 
     key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_records", P.matmul())
     task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target("llvm"))
     dag = task.compute_dag
-    states = [dag.get_init_state(), apply_steps_state(dag, TeProgram.of_dag(dag), [Parallel("C", "i")])]
+    program = TeProgram.of_reading(read_te(dag), dag.tensors)
+    states = [dag.get_init_state(), apply_steps_state(dag, program, [Parallel("C", "i")])]
     path = tmp_path / "r.json"
     writer = R.RecordWriter(path)
     writer.append(R.record_text(task, states[0], R.Note("a", predicted_s=1e-6)))
@@ -160,6 +162,7 @@ def test_each_target_gets_its_own_record(tmp_path):
     from roller_tvm.auto_scheduler import SearchTask as RollerTask
     from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state
     from roller_tvm.roller.steps import Parallel
+    from roller_tvm.te.read import read_te
 
     from . import programs as P
 
@@ -171,7 +174,8 @@ def test_each_target_gets_its_own_record(tmp_path):
         task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(name))
         dag = task.compute_dag
         steps = [Parallel("C", "i")] if name == names[0] else []
-        state = apply_steps_state(dag, TeProgram.of_dag(dag), steps) if steps else dag.get_init_state()
+        program = TeProgram.of_reading(read_te(dag), dag.tensors)
+        state = apply_steps_state(dag, program, steps) if steps else dag.get_init_state()
         writer.append(R.record_text(task, state, R.Note(name, predicted_s=1e-6, measured_s=seconds, trials=1)))
     path.write_text(path.read_text() + LINE[:60])
 
