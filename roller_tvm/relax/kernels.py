@@ -17,10 +17,12 @@ from ..tuning.numerics import shape_of
 from .constants import array_of
 from .dead_code import keeping_packed_calls, without_dead_code
 from .modules import is_prim_func, with_functions
-from .names import with_names_of
+from .names import with_names
 
 #: Ends the name that TVM gives to the packing that it splits off a function.
 _SPLIT_OFF = "_weight_prepack"
+#: Attribute of a function: its name before a pass that gives names anew.
+_NAME = "roller_name"
 
 
 def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> tuple[Any, dict[int, np.ndarray]]:
@@ -105,16 +107,18 @@ class LayoutFreeBuffers:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its PrimFuncs marked."""
-        marked = keeping_packed_calls(relax.transform.AttachAttrLayoutFreeBuffers(), mod)
-        named = with_names_of(without_dead_code(marked), mod)
-        # TVM's pass gives buffers of open extents layouts of variables that nobody binds.
-        whole = {str(var.name_hint): func for var, func in mod.functions_items() if is_prim_func(func)}
-        plain = {
-            var: whole[str(var.name_hint)].with_attr(CONSTANTS, [])
-            for var, func in named.functions_items()
-            if is_prim_func(func) and str(var.name_hint) in whole and not func.attrs.get(CONSTANTS, [0])
-        }
-        return with_functions(named, plain)
+        whole = {str(var.name_hint): (var, func) for var, func in mod.functions_items() if is_prim_func(func)}
+        # TVM's pass numbers names anew: of eleven means, the first comes back as mean11.
+        named = with_functions(mod, {var: func.with_attr(_NAME, name) for name, (var, func) in whole.items()})
+        marked = without_dead_code(keeping_packed_calls(relax.transform.AttachAttrLayoutFreeBuffers(), named))
+        names, functions = dict[str, str](), dict[Any, Any]()
+        for var, func in marked.functions_items():
+            if is_prim_func(func):
+                name = names[str(var.name_hint)] = str(func.attrs[_NAME])
+                # TVM's pass gives buffers of open extents layouts of variables that nobody binds.
+                constant = func.attrs.get(CONSTANTS, [0])
+                functions[var] = func.without_attr(_NAME) if constant else whole[name][1].with_attr(CONSTANTS, [])
+        return with_names(with_functions(marked, functions), names)
 
 
 def pack_constants(mod: Any) -> Any:

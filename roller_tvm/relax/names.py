@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -87,26 +88,28 @@ def with_lower_case(func: Any) -> Any:
     return tvm_ffi.structural_map(func, (tvm.tirx.Var, spelt), order="post")
 
 
-def with_names_of(mod: Any, before: Any) -> Any:
-    """The module with the names of PrimFuncs as they were, where a pass added a number that nothing asks for.
+def with_names(mod: Any, names: Mapping[str, str]) -> Any:
+    """Return the module with other names of functions; one that has its new name's place taken keeps the old one.
+
+    Parameters
+    ----------
+    names : mapping
+        From names of functions to new ones.
 
     Examples
     --------
-    >>> mod = with_names_of(some_pass(mod), mod)
+    >>> mod = with_names(mod, {"mean11": "mean"})
     """
-    had = {str(var.name_hint) for var in before.get_global_vars()}
     taken = {str(var.name_hint) for var in mod.get_global_vars()}
-    renamed: dict[str, Any] = {}
-    for name in sorted(taken - had):
-        ends = (end for end in range(len(name) - 1, 0, -1) if name[end:].isdigit())
-        stem = next((name[:end] for end in ends if name[:end] in had), "")
-        if stem and stem not in taken:
-            taken.add(stem)
-            renamed[name] = stem
+    renamed: dict[str, str] = {}
+    for name, new in sorted(names.items()):
+        if new not in taken:
+            taken.add(new)
+            renamed[name] = new
     if not renamed:
         return mod
     old = {name: mod.get_global_var(name) for name in renamed}
-    made = {key(old[name]): tvm.ir.GlobalVar(stem) for name, stem in renamed.items()}
+    made = {key(old[name]): tvm.ir.GlobalVar(new) for name, new in renamed.items()}
     for var in old.values():
         relax.expr._update_type(made[key(var)], var.ty)
     renamer = _GlobalRenamer(made)

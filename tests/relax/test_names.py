@@ -1,5 +1,6 @@
-"""Inputs of ONNX models whose names no C++ compiler takes."""
+"""Names of inputs that no C++ compiler takes, and of functions that TVM numbers anew."""
 
+import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
@@ -9,6 +10,7 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.codegen import compile_cuda, find_compilers  # noqa: E402
 from roller_tvm.relax import build  # noqa: E402
+from roller_tvm.relax.kernels import LayoutFreeBuffers  # noqa: E402
 from roller_tvm.relax.names import plain_names  # noqa: E402
 
 from . import networks  # noqa: E402
@@ -58,3 +60,37 @@ def test_matrix_instructions_whatever_the_tensors_are_called(names):
     assert "mma" in text and "Constant" not in text
     if find_compilers():
         assert compile_cuda(text, "sm_80")
+
+
+def test_calls_go_where_they_went_whatever_the_names_are():
+    """Of twelve functions TVM's pass calls the first ``mean11``, which could be the second and a digit."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((12, 3), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = []
+            for n in range(12):
+                y = builder.emit(relax.op.strided_slice(x, [0], [0], [n + 1]))
+                parts.append(builder.emit(relax.op.mean(y, 0)))
+            out = builder.emit_output(relax.op.concat(parts))
+        builder.emit_func_output(out)
+    before = relax.transform.LegalizeOps()(builder.get())
+    after = LayoutFreeBuffers()(before)
+    assert [name(var) for var in before.get_global_vars()] == [name(var) for var in after.get_global_vars()]
+    assert rows(after) == rows(before) and len(rows(after)) == 12
+    data = networks.values(12, 3)
+    got = networks.default(after, data)[0]
+    assert np.allclose(got, np.concatenate([data[: n + 1].mean(0) for n in range(12)]), rtol=1e-5)
+
+
+def name(var):
+    return str(var.name_hint)
+
+
+def rows(mod):
+    """(name, rows that the function takes, rows that it is given) of each mean."""
+    calls = [b.value for block in mod["main"].body.blocks for b in block.bindings if hasattr(b.value, "args")]
+    means = [c for c in calls if str(getattr(c.args[0], "name_hint", "")).startswith("mean")]
+    return [
+        (name(c.args[0]), int(mod[c.args[0]].params[0].shape[0]), int(c.args[1].fields[0].ty.shape[0])) for c in means
+    ]
