@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
 from ..micro_perf.gpu_times import Times
+from ..roller.features import ASYNC_COPY_BYTES
 from ..roller.rprogram import RProgram
 from .kinds import multiplies_constants
 from .recipe import Candidate, Context
@@ -20,6 +21,12 @@ def tiles_loops(ctx: Context) -> bool:
     """Return whether a nest has loops of its own to tile: no rows of many stages, nor loops that stay as they are."""
     special = isinstance(ctx.nest, RowNest) or ctx.geometry.stage.uneven or multiplies_constants(ctx.geometry)
     return ctx.device.kind != "cpu" and not special
+
+
+def copies_ahead(ctx: Context) -> bool:
+    """Return whether the operands' tiles may be copied asynchronously: the line can, and no tensor is too large."""
+    sizes = (prod(op.shape) * op.element_bytes for op in ctx.geometry.operands)
+    return ctx.features.async_copy and all(size < ASYNC_COPY_BYTES for size in sizes)
 
 
 def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:

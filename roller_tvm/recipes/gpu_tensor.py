@@ -56,7 +56,7 @@ from ..roller.steps import (
 )
 from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 from .fetching import INDEXED
-from .gpu_nests import candidates, linear_tile, tiles_loops
+from .gpu_nests import candidates, copies_ahead, linear_tile, tiles_loops
 from .gpu_rules import Rules
 from .gpu_tiled import COPY_LEAST
 from .recipe import Candidate, Context, Fit, Recipe
@@ -81,7 +81,7 @@ class GpuTensor(Recipe):
         if not device.peak(made.dtype, tensor=True):
             ctx.reject(_refused(f"tensor cores for {made.dtype}", "none"))
             return []
-        ahead = ctx.features.async_copy and all(v * made.element_bytes >= COPY_LEAST for v in made.vectors)
+        ahead = copies_ahead(ctx) and all(v * made.element_bytes >= COPY_LEAST for v in made.vectors)
         limit = replace(ctx.features, dynamic_shared=ctx.features.dynamic_shared and made.dynamic).shared_limit(device)
         every = shapes(made, device)
         ctx.considered += every.count

@@ -28,7 +28,7 @@ from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Fuse, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
 from ..roller.tensor_steps import Pipeline
 from .gpu_loops import begin, fetch
-from .gpu_nests import candidates, tiles_loops
+from .gpu_nests import candidates, copies_ahead, tiles_loops
 from .gpu_tile_candidates import (
     REFINED,
     REGISTER_LEAST,
@@ -78,7 +78,7 @@ class GpuTiled(Recipe):
         steps = reduction_steps(g, device)
         coarse = coarse_candidates(ctx, steps, bool(lacking))
         found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
-        if ctx.features.async_copy:
+        if copies_ahead(ctx):
             found = staged(ctx, ctx.features, found)
         best = range(min(2 * top, found.candidates.count))
         return candidates(self.name, found.times, best, lambda n: program(ctx, found.candidates, n))

@@ -15,6 +15,8 @@ from ..device import DeviceSpec
 #: First architecture with the instructions that are used, by the PTX ISA ("Target ISA notes" of mma.m16n8k16 and
 #: cp.async).
 _FIRST_ARCH = 80
+#: Bytes of a tensor from which TVM 0.27's asynchronous copies read elsewhere: they count an offset's bytes in an int32.
+ASYNC_COPY_BYTES = 2**31
 
 
 @dataclass(frozen=True)

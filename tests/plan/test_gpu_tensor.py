@@ -171,3 +171,14 @@ def test_bands_of_the_raster_divide_the_rows_of_blocks(rows):
     assert max(program.choice("raster") for program in programs) > 1
     for program in programs:
         assert -(-rows // program.tiles[0]["m"]) % program.choice("raster") == 0
+
+
+@pytest.mark.parametrize("words, recipe", [("matmul m={} n=256 k=1024 dtype=float16", "gpu.tensor"),
+                                           ("matmul m={} n=256 k=1024", "gpu.tiled")])  # fmt: skip
+def test_tensors_of_two_gib_are_not_copied_asynchronously(words, recipe):
+    """TVM's copies count bytes in an int32: an H200 read elsewhere."""
+    rows = 2**31 // (1024 * (2 if recipe == "gpu.tensor" else 4))
+    for m, ahead in ((rows - 128, True), (rows, False)):
+        programs = [p for r in plans(words.format(m), "h200").plans for p in r.plan.programs]
+        assert {p.recipe for p in programs} == {recipe}
+        assert any(p.choice("stages", 1) > 1 for p in programs) == ahead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from math import prod, sqrt
+from math import ceil, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from roller_bench.kit.archive import KernelLaunch, KitOperator, KitPlan, Tensor, archive_path, triple, write_archive
 from roller_bench.kit.cases import Case
-from roller_bench.kit.inputs import STEPS, seed_of, step_of
+from roller_bench.kit.inputs import STEPS, TYPES, allowed, seed_of, step_of
 from roller_bench.kit.options import DEVICES, Options, standing, state
 from roller_bench.kit.reference import UNFUSED, Reference, places
 from roller_tvm.codegen import compile_cuda, kernel_resources
@@ -27,6 +27,8 @@ from roller_tvm.rammer.wavefront import plain_kernel
 FUSED = "fused"
 #: Number of elements of a graph's result compared with a CPU's.
 SPOTS = 256
+#: How often a graph is computed with its tensors rounded once more.
+TURNS = 4
 
 
 def filled(count: int, seed: int) -> np.ndarray:
@@ -56,10 +58,19 @@ def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperat
     made = _Graph(case, arch, options)
     plans = (made.fused(), made.apart())
     inputs, output = [t.shape for t in made.parameters[:-1]], made.parameters[-1].shape
-    reference = Reference(UNFUSED, (), tuple(inputs), output, made.terms(), made.flops, made.known())
+    known = made.known()
+    terms = max(made.terms(), made.terms_by_rounding(known))
+    reference = Reference(UNFUSED, (), tuple(inputs), output, terms, made.flops, known)
     operator = KitOperator(case, arch, DEVICES[arch], reference, plans, (), made_by)
     write_archive(path, operator, made.files)
     return operator
+
+
+def _rounded(values: np.ndarray, rounding: np.random.Generator | None) -> np.ndarray:
+    if rounding is None:
+        return values
+    step = np.float32(TYPES["float32"][1])
+    return values * (1 + step * rounding.integers(-1, 2, values.shape).astype(np.float32))
 
 
 class _Graph:
@@ -96,8 +107,24 @@ class _Graph:
                 roots[o.name] = own + max((roots[e.producer] for e in o.inputs), default=0.0)
         return round(max(roots.values()) ** 2)
 
-    def known(self) -> tuple[tuple[int, float], ...]:
-        """Return (index, value) of SPOTS elements of the result, computed by TVM's own kernels on this CPU."""
+    def terms_by_rounding(self, known: Sequence[tuple[int, float]]) -> int:
+        """Return the length of one sum that differs as much as the graph does if every tensor is rounded once more.
+
+        Steps that follow one another enlarge an error: a recurrence of ten steps a thousand times.
+        """
+        largest = max((abs(value) for _, value in known), default=1.0)
+        again = (self.known(np.random.default_rng(seed)) for seed in range(TURNS))
+        apart = max(abs(a - b) for turn in again for (_, a), (_, b) in zip(turn, known, strict=True))
+        return ceil((apart / allowed("float32", largest)) ** 2)
+
+    def known(self, rounding: np.random.Generator | None = None) -> tuple[tuple[int, float], ...]:
+        """Return (index, value) of SPOTS elements of the result, computed by TVM's own kernels on this CPU.
+
+        Parameters
+        ----------
+        rounding : Generator, optional
+            Source of errors: each element that a kernel writes moves by one step of its fraction at most.
+        """
         import tvm
 
         from roller_tvm.tir.nodes import parameters, structural_hash
@@ -117,7 +144,8 @@ class _Graph:
                 array = np.zeros(shape, str(buffer.dtype)) if name in written else values[name].reshape(shape)
                 tensors.append(tvm.runtime.tensor(array))
             built[key](*tensors)
-            values |= {n: t.numpy() for n, t in zip(call.tensors, tensors, strict=True) if n in written}
+            values |= {n: _rounded(t.numpy(), rounding) for n, t in zip(call.tensors, tensors, strict=True)
+                       if n in written}
         result = values[output.name].ravel()
         return tuple((place, float(result[place])) for place in places(output.elements, SPOTS))
 
