@@ -32,6 +32,7 @@ FIGURES = {
     "fma-share": "fma_share:fma_share",
     "products": "products:products",
     "models": "models:models",
+    "card-models": "card_models:card_models",
     "plan-against": "plan_against:plan_against",
     "build-time": "build_time:build_time",
     "dynamic": "dynamic:dynamic",
