@@ -140,6 +140,15 @@ def test_the_folder_is_all_that_is_needed(kit, tmp_path):
     assert done.returncode == 0 and "no device: no CUDA driver" in done.stdout, done.stdout + done.stderr
 
 
+def test_drawn_plans_come_from_all_candidates_and_are_the_same_each_time(tmp_path):
+    if not find_compilers():
+        pytest.skip("neither NVRTC nor nvcc here")
+    case = Case("M1", "matmul", "m=64 n=128 k=96", "float16")
+    made = [build_case(tmp_path / name, case, "sm_90", Options(top=3, spread=True)) for name in "ab"]
+    times = [[plan.predicted_us for plan in operator.plans] for operator in made]
+    assert times[0] == times[1] == sorted(times[0]) and times[0][-1] > 1.5 * times[0][0]
+
+
 @pytest.mark.nightly
 def test_a_graph_of_operators_fused_and_one_by_one(tmp_path):
     """Attention's heads in small: the fused kernels agree with the operators' own, executed block by block."""

@@ -42,6 +42,8 @@ def main() -> int:
     parser.add_argument("--dtypes", default=",".join(FAMILIES), help="types, with commas; default %(default)s")
     parser.add_argument("--only", default="", help="choose operators by id, with commas; default all")
     parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
+    parser.add_argument("--spread", action="store_true",
+                        help="draw the plans from all candidates, to see where the model errs, not the best ones")
     parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
     parser.add_argument("--sources", default="best", choices=("none", "best", "all"),
                         help="plans whose CUDA C++ is kept; default best")
@@ -57,7 +59,7 @@ def main() -> int:
             raise UsageError(f"no plans are made for {strange[0]!r}", "--archs", f"choose from {', '.join(DEVICES)}")
         only = [i for i in args.only.split(",") if i]
         cases = fair(all_cases(ROOT / "python" / "roller_osdi22_operators.csv", args.dtypes.split(","), only))
-        options = Options(args.top, args.compiler, args.sources, args.keep)
+        options = Options(args.top, args.compiler, args.sources, args.spread, args.keep)
         args.out.mkdir(parents=True, exist_ok=True)
         for arch in archs:
             build_support(args.out, arch, options)

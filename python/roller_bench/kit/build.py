@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import shutil
 import subprocess
 import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,8 @@ from roller_tvm.roller.rprogram import Plan
 
 #: Extra plans constructed to replace those that are left out.
 SPARE = 4
+#: More plans than any operator has, and the longest predicted time of a drawn one, as a multiple of the best's.
+EVERY, DRAWN_WITHIN = 5000, 4.0
 #: Modules of the kit's processes.
 _RUN = ("run", "worker", "torch_side", "results_text", "plot")
 
@@ -65,7 +69,7 @@ def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperato
     files: dict[str, bytes] = {}
     dropped: list[str] = []
     known: set[str] = set()
-    for ranked in _ranked(reading, device, options.top):
+    for ranked in (_drawn if options.spread else _ranked)(reading, device, options.top):
         if len(plans) == options.top:
             break
         made = _compiled(case, func, reading, ranked, arch, device, options)
@@ -135,6 +139,22 @@ def _ranked(reading: Any, device: DeviceSpec, top: int) -> Iterator[RankedPlan]:
     yield from first
     known = {ranked.plan for ranked in first}
     yield from (r for r in construct(reading.expression, device, top + SPARE, features).plans if r.plan not in known)
+
+
+def _drawn(reading: Any, device: DeviceSpec, top: int) -> Iterator[RankedPlan]:
+    """Yield plans drawn from all candidates: a random one of each of `top` parts of the ranking, the first ones short.
+
+    The draw is the same each time. Further plans follow, to replace those that are left out.
+    """
+    every = construct(reading.expression, device, EVERY, Features.of_tensor_ir(device)).plans
+    every = tuple(r for r in every if r.seconds <= DRAWN_WITHIN * every[0].seconds)
+    draw = random.Random(str(reading.expression.digest()))
+    count = min(top, len(every))
+    edges = [max(n, n * n * len(every) // (count * count)) for n in range(count + 1)]
+    chosen = [draw.randrange(low, high) for low, high in pairwise(edges)]
+    rest = sorted(set(range(len(every))) - set(chosen))
+    draw.shuffle(rest)
+    yield from (every[n] for n in [*chosen, *rest[:top]])
 
 
 def _read(case: Case) -> tuple[Any, Any]:

@@ -31,6 +31,7 @@ class Options:
     top: int = 10  # number of plans per operator
     compiler: str = "auto"  # 'auto', 'nvrtc' or 'nvcc'
     sources: str = "best"  # plans whose CUDA C++ is kept: 'none', 'best' or 'all'
+    spread: bool = False  # True to draw plans from all candidates instead of taking the best
     keep: bool = False  # True to keep existing files even if other code or another compiler made them
 
     def __post_init__(self) -> None:
@@ -66,7 +67,8 @@ def state(options: Options) -> str:
         digest.update(name_of(path).encode() + path.read_bytes())
     compilers = [c for c in find_compilers() if options.compiler in ("auto", c.name)]
     name = f"{compilers[0].name} {compilers[0].version[0]}.{compilers[0].version[1]}" if compilers else "no compiler"
-    return f"{name}, top {options.top}, sources {options.sources}, code {digest.hexdigest()[:12]}"
+    which = "drawn" if options.spread else "top"
+    return f"{name}, {which} {options.top}, sources {options.sources}, code {digest.hexdigest()[:12]}"
 
 
 def name_of(path: Path) -> str:
