@@ -16,7 +16,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls, checks
+    loops, loads, calls, checks, selects, negations
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -28,6 +28,8 @@ class Dialect:
     loads: Any
     calls: Any
     checks: Any
+    selects: Any
+    negations: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
@@ -90,6 +92,7 @@ class Tvm017(Dialect):
 
     truth, checks_first_trip, loses_nan = "uint1", False, True
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
+    selects, negations = ["tir.Select"], ["tir.Not"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -132,7 +135,7 @@ class Tvm027(Dialect):
         from tvm import tirx
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
-        self.checks = tirx.IfThenElse
+        self.checks, self.selects, self.negations = tirx.IfThenElse, tirx.Select, tirx.Not
 
     def analyzer(self) -> Any:
         import tvm

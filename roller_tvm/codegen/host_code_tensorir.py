@@ -8,6 +8,7 @@ from ..errors import RollerError, last_line
 from .errors import NotEmulated
 from .host_code import HostCode
 from .host_reading import TakeHost, sources_in
+from .mended_cuda import mend_cuda
 from .opencl import LIMITS, local_memory
 
 OPENCL = {"kind": "opencl", **LIMITS}
@@ -17,6 +18,7 @@ def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[st
     """Return the CUDA source of a scheduled function, and its host code: buffers between kernels, launches."""
     import tvm
 
+    mend_cuda()
     module = _module(scheduled, name)
     target = target_of(target)
     current = tvm.transform.PassContext.current()

@@ -67,7 +67,7 @@ def checked(given: Mapping[str, Any], wanted: Signature, where: str) -> dict[str
     for name, (shape, dtype) in wanted.items():
         array = _array(given[name], dtype, name, where)
         bind(extents, name, tuple(map(int, array.shape)), shape, where)
-        if str(array.dtype) != dtype:
+        if str(array.dtype).rpartition(".")[2] != dtype:  # torch.float32
             remedy = f"give it as {dtype}: {name}.astype('{dtype}')"
             raise BadInput(f"input '{name}' is {array.dtype}, the model takes {dtype}", where, remedy)
         found[name] = array

@@ -14,12 +14,11 @@ import tvm
 from tvm.tirx import compilation_pipeline as pipelines
 
 from ..codegen.dialect import dialect_here
+from ..codegen.mended_cuda import PIPELINE, mend_cuda
 from ..codegen.rewrites import rewritten
 from ..codegen.rewrites.vector_math import by_element
 from .modules import each_prim_func
 
-#: The pipeline that ``tvm.compile`` asks for by default.
-_PIPELINE = "s_tir"
 #: Rewrite -> attribute of a PrimFunc that is to be built with it.
 MARKS = {
     "fast_math": "roller_tvm.fast_math",
@@ -104,13 +103,13 @@ def _as_marked(func: Any) -> Any:
 
 def _extend() -> None:
     """Add the rewrites to the passes that TVM makes once a function is flattened."""
-    made = pipelines.PIPELINE_MAP[_PIPELINE]
+    made = pipelines.PIPELINE_MAP[PIPELINE]
 
     def extended(**options: Any) -> Any:
         passes, on_host, on_device = made(**options)
         return passes, lambda: tvm.transform.Sequential([_Rewrite(), on_host()]), on_device
 
-    pipelines.register_tir_pipeline(_PIPELINE, extended)
+    pipelines.register_tir_pipeline(PIPELINE, extended)
     # TVM takes vectors apart for erf, and then has no vector to compute.
     tvm.ir.Op.get("tirx.erf").set_attr("TVectorizable", True, _LEVEL)
     for name in _BY_ELEMENT:
@@ -121,3 +120,4 @@ def _extend() -> None:
 
 
 _extend()
+mend_cuda()

@@ -8,6 +8,7 @@ from typing import Any
 from roller_tvm.codegen import KernelResources, compile_cuda, kernel_resources
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 from roller_tvm.codegen.check import CompiledPlan, ResourcesDiffer, check_plan
+from roller_tvm.codegen.mended_cuda import mend_cuda
 from roller_tvm.micro_perf.estimate import Estimate
 from roller_tvm.planner.lower import lower
 from roller_tvm.roller.alignment import Rejection
@@ -26,6 +27,7 @@ def cuda_source(schedule: Any, args: Sequence[Any], arch: str) -> str:
     """
     import tvm
 
+    mend_cuda()
     seen: list[str] = []
 
     def keep(code: str, _target: Any = None) -> str:
@@ -86,6 +88,8 @@ def use_toolchain(seen: Callable[[Mapping[str, KernelResources]], object] | None
         Receives the resources of each compiled source.
     """
     import tvm
+
+    mend_cuda()
 
     def compile_source(code: str, target: Any = None) -> bytearray:
         current = target if target is not None else tvm.target.Target.current(allow_none=False)
