@@ -78,6 +78,7 @@ class ModelExploration:
         self.running = Exploration(
             linked.sites, made.classes, linked.table, made.loaded.call, made.failed, state, careful
         )
+        self.running.warm_up(*self.arguments(self.inputs))
         self.notes: list[str] = []
 
     def _next(self, step: str) -> None:

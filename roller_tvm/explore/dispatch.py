@@ -2,7 +2,8 @@
 
 Each call of a kernel in the model is a site, a function of its own in the library. It looks up which variant to run,
 hands on the arguments that this one takes, and adds up nanoseconds: two readings of the clock and a copied argument
-list, some 50 ns a call.
+list, some 50 ns a call. Kernels of a GPU are queued: there a site leaves an event before and one behind the kernel
+(`device_times`), and what it adds up is only the number of calls.
 """
 
 from __future__ import annotations
@@ -71,25 +72,41 @@ _HEAD = """#include <stdint.h>
 #endif
 """
 
-_RUN = """
+_NOW = """
 static inline int64_t now() {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
-static int run(int site, PARAMETERS) {
+"""
+_RUN = """static int run(int site, PARAMETERS) {
   const Variant* variant = sites[site] + roller_tvm_chosen[site];
   OWN
   for (int32_t n = 0; n < variant->count; ++n) {
     int16_t place = variant->places[n];
     TAKE
   }
-  int64_t start = now();
+  BEFORE
   int code = variant->kernel(HANDED);
-  roller_tvm_ns[site] += now() - start;
+  BEHIND
   roller_tvm_calls[site] += 1;
   return code;
 }
+"""
+#: What a site does before and behind a kernel: on a CPU it reads the clock, on a GPU it leaves events.
+_CLOCK = {"BEFORE": "int64_t start = now();", "BEHIND": "roller_tvm_ns[site] += now() - start;"}
+_EVENTS = {
+    "BEFORE": "Record record = roller_tvm_record; void* stream = record ? roller_tvm_stream(CUDA, 0) : 0;\n"
+    "  if (record) record(roller_tvm_events[2 * site], stream);",
+    "BEHIND": "if (record) record(roller_tvm_events[2 * site + 1], stream);\n  roller_tvm_last_ns = now();",
+}
+_POINTERS = """#define CUDA 2
+typedef void* (*Stream)(int32_t, int32_t);
+typedef int (*Record)(void*, void*);
+C Stream roller_tvm_stream; Stream roller_tvm_stream;
+C Record roller_tvm_record; Record roller_tvm_record;
+C int64_t roller_tvm_last_ns; int64_t roller_tvm_last_ns;
+C void* roller_tvm_events[2 * COUNT]; void* roller_tvm_events[2 * COUNT];
 """
 
 
@@ -118,8 +135,13 @@ class Site:
     variants: tuple[Variant, ...]
 
 
-def source(sites: Sequence[Site], by: Convention) -> str:
+def source(sites: Sequence[Site], by: Convention, events: bool = False) -> str:
     """Return the text in C of the sites, by a calling convention.
+
+    Parameters
+    ----------
+    events : bool
+        Kernels run on a GPU.
 
     Examples
     --------
@@ -141,7 +163,9 @@ def source(sites: Sequence[Site], by: Convention) -> str:
     lines.append(f"#define MOST {max(len(v.places) for site in sites for v in site.variants)}")
     for kind, name in (("int32_t", "chosen"), ("int64_t", "ns"), ("int64_t", "calls")):
         lines += [f"C {kind} roller_tvm_{name}[{len(sites)}];", f"{kind} roller_tvm_{name}[{len(sites)}];"]
-    words = {"PARAMETERS": by.parameters, "OWN": by.own, "TAKE": by.take, "HANDED": by.handed}
+    words = {"PARAMETERS": by.parameters, "OWN": by.own, "TAKE": by.take, "HANDED": by.handed,
+             **(_EVENTS if events else _CLOCK)}  # fmt: skip
+    lines.append(_NOW + (_POINTERS.replace("COUNT", str(len(sites))) if events else ""))
     lines.append(reduce(lambda text, word: text.replace(word, words[word]), words, _RUN))
     for n in range(len(sites)):
         head = f"int {by.prefix}{SITE}{n}({by.parameters})"
@@ -160,17 +184,28 @@ class Table:
         Number of sites.
     """
 
+    #: Whether a kernel is loaded when it is called first.
+    lazy = False
+
     def __init__(self, library: Path, count: int) -> None:
         self._library = ctypes.CDLL(str(library))
         self._chosen = (ctypes.c_int32 * count).in_dll(self._library, "roller_tvm_chosen")
         self._ns = (ctypes.c_int64 * count).in_dll(self._library, "roller_tvm_ns")
         self._calls = (ctypes.c_int64 * count).in_dll(self._library, "roller_tvm_calls")
 
+    def start(self) -> None:
+        """Begin a run; called right before it where nobody waits for the answer."""
+
     def choose(self, variants: Sequence[int]) -> None:
         """Set the variant of each site, from the next call on; forget the times."""
         self._chosen[:] = list(variants)
         ctypes.memset(self._ns, 0, ctypes.sizeof(self._ns))
         ctypes.memset(self._calls, 0, ctypes.sizeof(self._calls))
+
+    @property
+    def chosen(self) -> list[int]:
+        """The variant of each site."""
+        return list(self._chosen)
 
     def seconds(self) -> list[float]:
         """Return the seconds of each site since `choose`, all its calls together; nan if it was not called."""

@@ -83,6 +83,7 @@ class Exploration:
     ) -> None:  # fmt: skip
         self.sites, self.table, self.call, self.state, self.careful = list(sites), table, call, state, careful
         tree, bad = tree_of(sites, classes), dict(failed or {})
+        self._classes, self._failed = classes, bad
         out: dict[str, list[Configuration]] = {}
         for (name, option) in bad:
             out.setdefault(name, []).append(((PLAN, option),))
@@ -102,6 +103,20 @@ class Exploration:
         """Have the model run with the best plans known."""
         self._choose({epoch.name: [self.explorer.best(epoch.name)] * len(epoch.members)
                       for epoch in self.explorer.tree.epochs})  # fmt: skip
+
+    def warm_up(self, *arguments: Any) -> None:
+        """Run each option once where the first run of a kernel loads it, so that no time includes that."""
+        if not self.table.lazy:
+            return
+        allowed = [[n for n, option in enumerate(site.options) if not self._is_out(site, option)]
+                   for site in self.sites]  # fmt: skip
+        for n in range(max(map(len, allowed), default=0)):
+            self.table.choose([own[min(n, len(own) - 1)] for own in allowed])
+            self.call(*arguments)
+        self.settle()
+
+    def _is_out(self, site: Site, option: str) -> bool:
+        return (self._classes.get(site.operator, site.operator), option) in self._failed
 
     def run(self, *arguments: Any) -> Any:
         """Run the model once, and learn from it unless all is known."""
@@ -133,6 +148,8 @@ class Exploration:
         return self.explorer.propose(ALLOWED * median(self.wall_s[:FIRST_RUNS]))
 
     def _timed(self, *arguments: Any) -> Any:
+        if not self.careful:
+            self.table.start()
         start = time.perf_counter()
         result = self.call(*arguments)
         self.wall_s.append(time.perf_counter() - start)

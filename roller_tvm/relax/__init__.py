@@ -54,8 +54,10 @@ def _register() -> None:
     if line() != "relax":
         return
     try:
-        import_relax_tvm()
+        tvm = import_relax_tvm()
     except NoTvm:  # whoever needs it is told
+        return
+    if not hasattr(tvm, "relax"):  # a runtime without a compiler
         return
     from tvm.relax.pipeline import PIPELINE_MAP, register_pipeline
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tvm import relax
 from ..errors import ToolchainError
 from ..explore.dispatch import Site
 from ..models.package import REPORT
-from ..tuning.explorable import PROFILED_RUNS, RECORD, TVM, Class, Explorable, checked
+from ..tuning.explorable import PROFILED_RUNS, RECORD, TVM, Class, Explorable, Linked, checked
 from ..tuning.linked import MODULE
 from ..tuning.model_report import ModelReport
 from ..tuning.supervise import Pool
@@ -41,31 +42,68 @@ def explorable(
     if find_compiler() is None:
         remedy = system_install("g++")
         raise ToolchainError("a library with variants cannot be linked: there is no C++ compiler", "explore", remedy)
-    mod, target, device = job.model.mod, job.aim.target, job.aim.device
+    mod, target = job.model.mod, job.aim.target
+    if target.kind.name == "cuda":
+        from .carrying import explorable_here
+
+        return explorable_here(job, records, top, share, least, folder, threads, tell)
     with Pool(threads, threads, MODULE) as pool:
         pool.start()  # they import TVM meanwhile
         tell("plan")
-        tasks = {task.key: task for task in extract_tasks(mod)}
-        functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
-        keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
-        shares: dict[str, float] = {}
-        for name, key in keys.items():
-            shares[key] = shares.get(key, 0.0) + share(name)
-        begun = _begun(mod, target, device, records)
-        recorded = {name for name, func in begun.items() if name in keys and SCHEDULED in (func.attrs or {})}
-        known = {
-            key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, recorded & own) for key in
-            dict.fromkeys(keys.values()) if (own := {n for n, k in keys.items() if k == key})
-        }  # fmt: skip
-        plans = {name: Plans(_scheduled(known[key])) for name, key in keys.items() if name in begun}
+        classes = plan(job, records, top, share, least)
         tell("compile")
-        start = with_functions(begun.module, {})
-        linked = with_variants(start, plans, target, device, folder, memory_bytes)
+        linked = classes.linked(folder, memory_bytes)
         tell("check")
-        linked.weights = _weights(mod, linked.sites)
-        failed = checked(pool, LINE, target, linked, keys, known)
+        linked.weights = weights_of(mod, linked.sites)
+        failed = checked(pool, LINE, target, linked, classes.keys, classes.known)
     setattr(linked.model, REPORT, ModelReport(str(target)))
-    return Explorable(LoadedModel.of_built(linked.model), linked, keys, known, failed, LINE, target)
+    return Explorable(LoadedModel.of_built(linked.model), linked, classes.keys, classes.known, failed, LINE, target)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The operators of a prepared module with the plans that may be tried.
+
+    Parameters
+    ----------
+    begun : IRModule
+        The module that records and connected tiles have scheduled as far as they go.
+    keys : dict
+        Operator -> key of its equivalence class.
+    known : dict
+        Key -> class.
+    """
+
+    job: Any
+    begun: Any
+    keys: Mapping[str, str]
+    known: Mapping[str, Class]
+
+    def linked(self, folder: Path, memory_bytes: int) -> Linked:
+        """Return the library with all plans."""
+        functions = {str(v.name_hint) for v, f in self.begun.functions_items() if is_prim_func(f)}
+        plans = {name: Plans(_scheduled(self.known[key])) for name, key in self.keys.items() if name in functions}
+        aim = self.job.aim
+        return with_variants(self.begun, plans, aim.target, aim.device, folder, memory_bytes)
+
+
+def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least: float) -> Planned:
+    """Return the plans of a prepared job's operators."""
+    mod, target, device = job.model.mod, job.aim.target, job.aim.device
+    tasks = {task.key: task for task in extract_tasks(mod)}
+    functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
+    keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
+    shares: dict[str, float] = {}
+    for name, key in keys.items():
+        shares[key] = shares.get(key, 0.0) + share(name)
+    begun = _begun(mod, target, device, records)
+    recorded = {str(v.name_hint) for v, f in begun.functions_items()
+                if is_prim_func(f) and str(v.name_hint) in keys and SCHEDULED in (f.attrs or {})}  # fmt: skip
+    known = {
+        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, recorded & own) for key in
+        dict.fromkeys(keys.values()) if (own := {n for n, k in keys.items() if k == key})
+    }  # fmt: skip
+    return Planned(job, with_functions(begun, {}), keys, known)
 
 
 def operator_seconds(loaded: Any, inputs: Mapping[str, Any]) -> dict[str, float]:
@@ -89,21 +127,12 @@ def operator_of(kernel: str) -> str:
     return kernel
 
 
-class _Begun(dict[str, Any]):
-    """The functions by name of a module that records and connected tiles have scheduled as far as they go."""
-
-    module: Any
-
-
-def _begun(mod: Any, target: Any, device: Any, records: Any) -> _Begun:
+def _begun(mod: Any, target: Any, device: Any, records: Any) -> Any:
     if records is not None:
         with target, opened(Path(records)):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
     with target:
-        mod = ConnectTiles(target, device)(mod)
-    begun = _Begun((str(v.name_hint), f) for v, f in mod.functions_items() if is_prim_func(f))
-    begun.module = mod
-    return begun
+        return ConnectTiles(target, device)(mod)
 
 
 def _planned(task: Task, device: Any, target: Any, top: int, recorded: Any) -> Class:
@@ -126,7 +155,7 @@ def _scheduled(known: Class) -> dict[str, Any]:
     return {label: None if one is None else one[1].mod["main"] for label, one in known.plans.items()}
 
 
-def _weights(mod: Any, sites: Sequence[Site]) -> list[Mapping[int, np.ndarray]]:
+def weights_of(mod: Any, sites: Sequence[Site]) -> list[Mapping[int, np.ndarray]]:
     """Return the constants by position of the call that each site was made of."""
     found: dict[str, list[dict[int, np.ndarray]]] = {}
     for block in mod["main"].body.blocks:

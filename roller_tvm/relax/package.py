@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,20 @@ def told_inputs(machine: Any) -> tuple[dict[str, tuple[tuple[int | str, ...], st
     return {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}, checks
 
 
-def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
+def save_model(executable: Any, path: str | os.PathLike[str], more: Sequence[str] = ()) -> Path:
     """Write what ``tvm.compile`` returned; the file is there whole or not at all.
+
+    Parameters
+    ----------
+    more : sequence of str
+        Further files to link: sources in C++, objects.
 
     Examples
     --------
     >>> save_model(tvm.compile(mod, target), "other.so").name
     'other.so'
     """
-    return FORMAT.write(executable, path, lambda made: executable.export_library(str(made)))
+    return FORMAT.write(executable, path, lambda made: executable.export_library(str(made), addons=list(more)))
 
 
 class LoadedModel(package.LoadedModel):
@@ -88,14 +93,14 @@ class LoadedModel(package.LoadedModel):
         self._attach(tvm, _copied(executable) if executable is built.mod else executable, built.mod, device, where)
 
     def _attach(self, tvm: Any, executable: Any, library: Any, device: str, where: str) -> None:
-        from tvm import relax
+        from tvm.runtime.vm import VirtualMachine  # there without a compiler too
 
         kind = kind_of_kernels(library, lambda module: module.kind, lambda module: module.imports)
         self._choose(tvm, kind, device, where)
         # Shapes, and what else the host looks at, stay on the CPU.
         devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
-        self._new_machine = partial(relax.VirtualMachine, executable, devices)
-        self.machine = self._new_machine()
+        self.new_machine = partial(VirtualMachine, executable, devices)
+        self.machine = self.new_machine()
         self.inputs, self.checks = told_inputs(self.machine)
         self._tensor, self._from_dlpack = tvm.runtime.tensor, tvm.runtime.from_dlpack
 
@@ -132,7 +137,7 @@ class LoadedModel(package.LoadedModel):
 
     def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
         arguments, watch = self.arguments(inputs), Watch(self.device)
-        machine = self._new_machine()
+        machine = self.new_machine()
         machine["main"](*arguments)
         machine.set_instrument(watch)
         runs = []

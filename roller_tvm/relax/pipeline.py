@@ -205,16 +205,29 @@ def schedule(
 
 def lower(target: Any = None) -> Any:
     """The pass from scheduled PrimFuncs to what the virtual machine is built from."""
+    return tvm.transform.Sequential([with_memory(target), to_machine(target)], name="RollerLower")
+
+
+def with_memory(target: Any = None) -> Any:
+    """The first half of `lower`: kernels are called with the memory of their results."""
     passes = relax.transform
-    kind = _target(target).kind.name
-    graphs = [passes.RewriteCUDAGraph()] if kind == "cuda" else []
-    in_place = [ConcatInPlace()] if kind == "llvm" else []
+    in_place = [ConcatInPlace()] if _target(target).kind.name == "llvm" else []
     steps = [
         passes.ToNonDataflow(), passes.RemovePurityChecking(), CheckSizes(), passes.CallTIRRewrite(), *in_place,
-        passes.StaticPlanBlockMemory(), *graphs, passes.LowerAllocTensor(), passes.KillAfterLastUse(),
-        passes.LowerRuntimeBuiltin(), passes.ComputePrimValue(), passes.VMShapeLower(), passes.AttachGlobalSymbol(),
+        passes.StaticPlanBlockMemory(),
     ]  # fmt: skip
-    return tvm.transform.Sequential(steps, name="RollerLower")
+    return tvm.transform.Sequential(steps, name="RollerMemory")
+
+
+def to_machine(target: Any = None) -> Any:
+    """The second half of `lower`."""
+    passes = relax.transform
+    graphs = [passes.RewriteCUDAGraph()] if _target(target).kind.name == "cuda" else []
+    steps = [
+        *graphs, passes.LowerAllocTensor(), passes.KillAfterLastUse(), passes.LowerRuntimeBuiltin(),
+        passes.ComputePrimValue(), passes.VMShapeLower(), passes.AttachGlobalSymbol(),
+    ]  # fmt: skip
+    return tvm.transform.Sequential(steps, name="RollerMachine")
 
 
 def roller_pipeline(

@@ -27,7 +27,7 @@ from .compiling import Compiled, object_of, on_all_cores
 from .concat_in_place import PLACES
 from .constants import array_of
 from .modules import is_prim_func, with_functions
-from .pipeline import lower, schedule
+from .pipeline import lower, schedule, with_memory
 from .schedule import named_as
 
 #: Attribute of a kernel: the name of the function of the prepared module that it was made of.
@@ -57,11 +57,14 @@ def with_variants(
     mod = with_functions(
         mod, {v: f.with_attr(ORIGIN, str(v.name_hint)) for v, f in mod.functions_items() if is_prim_func(f)}
     )
-    count = max((len(own.by_label) for own in plans.values()), default=1)
-    lowered = [_lowered(mod, plans, n, target, device) for n in range(count)]
-    calls = [_kernel_calls(one) for one in lowered]
-    made = _Sites(plans, lowered, calls, memory_bytes)
-    paths = _compiled(made.kernels, lowered[0].attrs, target, folder)
+    if target.kind.name == "cuda":
+        from .cuda_variants import cuda_library
+
+        made = _sites(mod, plans, target, device, memory_bytes, with_memory(target))
+        return cuda_library(made, target, folder)
+    made = _sites(mod, plans, target, device, memory_bytes, lower(target))
+    lowered = made.lowered
+    paths = _compiled(made.kernels, lowered.attrs, target, folder)
     made.without({name: why for name, (path, why) in paths.items() if path is None})
     code = folder / "sites.cc"
     code.write_text(source(made.sites, FFI), encoding="utf-8")
@@ -71,14 +74,23 @@ def with_variants(
     loaded = tvm.runtime.load_module(str(library))
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, made.module())
-    told = dict(lowered[0].attrs) if lowered[0].attrs else {}
+    told = dict(lowered.attrs) if lowered.attrs else {}
     others, constants = list(told.get("external_mods", [])), dict(told.get("const_name_to_constant", {}))
     run = vm_build._vmlink(builder, target, None, ext_libs=[loaded, *others], params=constants).mod
     table = Table(library, len(made.sites))
     return Linked(Compiled(run, run), library, made.sites, table, made.failed, made.arguments)
 
 
-def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, device: Any) -> Any:
+def _sites(
+    mod: Any, plans: Mapping[str, Plans], target: Any, device: Any, memory_bytes: int, lowering: Any
+) -> Sites:
+    """Return the sites of a module, lowered by a pass once a plan."""
+    count = max((len(own.by_label) for own in plans.values()), default=1)
+    lowered = [_lowered(mod, plans, n, target, device, lowering) for n in range(count)]
+    return Sites(plans, lowered, [_kernel_calls(one) for one in lowered], memory_bytes)
+
+
+def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, device: Any, lowering: Any) -> Any:
     """Return the module lowered with the `number`-th plan of each function, or its first where there is none."""
     chosen = {}
     for var, func in mod.functions_items():
@@ -90,7 +102,7 @@ def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, dev
                 chosen[var] = named_as(scheduled, func)
     scheduled, _ = schedule(with_functions(mod, chosen), target, None, device)
     with target:
-        return lower(target)(scheduled)
+        return lowering(scheduled)
 
 
 def _kernel_calls(mod: Any) -> list[Any]:
@@ -104,7 +116,7 @@ def _calls_kernel(mod: Any, binding: Any) -> bool:
     return isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar) and is_prim_func(mod[value.op])
 
 
-class _Sites:
+class Sites:
     """The sites of a model under construction."""
 
     def __init__(self, plans: Mapping[str, Plans], lowered: Sequence[Any], calls: Sequence[Any], memory: int) -> None:

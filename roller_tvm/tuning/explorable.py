@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import MeasureError
-from ..explore.dispatch import Site, Table
+from ..explore.dispatch import Site
 from ..explore.explorer import Explorer
 from ..explore.running import PLAN
 from .linked import LinkedKernel, LinkedTask, check_all
@@ -84,12 +84,14 @@ class Linked:
         Of each site, by label.
     weights : list of dict
         Of each site, the values of the task's constants by position.
+    table : Table or None
+        None as long as the library is not loaded.
     """
 
     model: Any
     library: Path
     sites: list[Site]
-    table: Table
+    table: Any
     failed: dict[tuple[str, str], str]
     arguments: list[dict[str, Arguments]] = field(default_factory=list)
     weights: list[Mapping[int, np.ndarray]] = field(default_factory=list)
@@ -174,8 +176,24 @@ def checked(
     MeasureError
         No option of a class is right.
     """
-    failed = {(classes[name], label): why for (name, label), why in linked.failed.items()}
-    tasks, where = [], []
+    checks = list(to_check(line, target, linked, classes, known))
+    found = check_all(pool, str(linked.library), [check.task for check in checks])
+    return refused(checks, found, linked, classes, known)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A site whose options are to be checked, and the class that it stands for."""
+
+    key: str
+    options: tuple[str, ...]
+    task: LinkedTask
+
+
+def to_check(
+    line: Line, target: Any, linked: Linked, classes: Mapping[str, str], known: Mapping[str, Class]
+) -> Iterator[Check]:
+    """Yield what is to be checked of a library."""
     for at in _to_check(linked):
         site = linked.sites[at]
         key = classes[site.operator]
@@ -183,13 +201,20 @@ def checked(
         values = {n: _saved(linked.library, v, f"{at}_{n}") for n, v in linked.weights[at].items()}
         kernels = tuple(_kernel(linked, at, label, v.kernel) for label, v in
                         zip(site.options, site.variants, strict=True))  # fmt: skip
-        tasks.append(LinkedTask(work.text, str(target), work.weights, values, kernels))
-        where.append((key, site.options))
-    for (key, options), found in zip(where, check_all(pool, str(linked.library), tasks), strict=True):
-        failed.update({(key, label): why for label, why in zip(options, found, strict=True) if why})
-        if all(found):
-            what = f"no plan computes what it should, the one in use neither: {found[0]}"
-            raise MeasureError(what, known[key].task.name, "do not use the model; report it, please")
+        yield Check(key, site.options, LinkedTask(work.text, str(target), work.weights, values, kernels))
+
+
+def refused(
+    checks: Sequence[Check], found: Sequence[Sequence[str]], linked: Linked, classes: Mapping[str, str],
+    known: Mapping[str, Class],
+) -> dict[tuple[str, str], str]:  # fmt: skip
+    """Return `checked` of what the checks have found."""
+    failed = {(classes[name], label): why for (name, label), why in linked.failed.items()}
+    for check, own in zip(checks, found, strict=True):
+        failed.update({(check.key, label): why for label, why in zip(check.options, own, strict=True) if why})
+        if all(own):
+            what = f"no plan computes what it should, the one in use neither: {own[0]}"
+            raise MeasureError(what, known[check.key].task.name, "do not use the model; report it, please")
     return failed
 
 

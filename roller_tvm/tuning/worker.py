@@ -196,7 +196,11 @@ def _difference(opened: Opened, results: Sequence[Any]) -> str:
 
 def poison(tensor: Any) -> np.ndarray:
     """Return the initial value of an output, NaN or 77: elements that a kernel does not write become visible."""
-    shape, dtype = numerics.shape_of(tensor), str(tensor.dtype)
+    return poisoned(numerics.shape_of(tensor), str(tensor.dtype))
+
+
+def poisoned(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Return `poison` of a shape and a type."""
     return np.full(shape, math.nan if dtype.startswith(("float", "bfloat")) else 77).astype(dtype)
 
 

@@ -40,6 +40,7 @@ FIGURES = {
     "prove": "proofs:prove",
     "prove-models": "model_proofs:prove_models",
     "explore": "explore:explore",
+    "explore-gpu": "explore_gpu:explore_gpu",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",
     "padded-vectors": "plans:padded_vectors",
