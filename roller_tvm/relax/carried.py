@@ -81,7 +81,7 @@ class Carried:
             raise BadInput("holds no exploration", str(folder), "make one with 'explore --prepare'") from error
 
     def cubins(self, folder: Path) -> Cubins:
-        return Cubins(folder / CUBINS, self.arch)
+        return Cubins(self.arch, folder / CUBINS)
 
     def checked(self, folder: Path, workers: int = 1, limit_s: float = LIMIT_S) -> dict[tuple[str, str], str]:
         """Return (key, label) -> why an option must not run, after each was run on this machine's card."""

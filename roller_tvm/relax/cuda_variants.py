@@ -1,7 +1,7 @@
 """A library with several plans of each operator for an NVIDIA GPU: host code, sites, and the source of all kernels.
 
-Each kernel is compiled on its own, on all cores, to a cubin that the library finds when it is loaded (`cubins`), so that
-one that does not compile is left out and told. The model is in the library twice: as it is, and with its kernels
+Each kernel is compiled on its own, on all cores, to a cubin that the library finds when it is loaded (`cubins`). One
+that does not compile is left out and told. The model is in the library twice: as it is, and with its kernels
 captured in CUDA graphs, where TVM can do so.
 """
 
@@ -37,7 +37,7 @@ _CAPTURE = "relax.backend.use_cuda_graph"
 
 def cuda_library(made: Sites, target: Any, folder: Path) -> Linked:
     """Return the linked library of sites; `opened` runs it."""
-    cubins = Cubins(folder / CUBINS, str(target.attrs["arch"]))
+    cubins = Cubins(str(target.attrs["arch"]), folder / CUBINS)
     kernels = _compiled(made.kernels, made.lowered.attrs, target, cubins)
     made.without({name: why for name, (module, why) in kernels.items() if module is None})
     code = folder / "sites.cc"
@@ -72,13 +72,14 @@ def _compiled(
         return built, ""
 
     named = [(tvm.ir.GlobalVar(name), func.with_attr("global_symbol", name)) for name, func in kernels.items()]
-    with context_like(tvm.transform.PassContext.current(), **{"tirx.use_async_copy": True}):
+    ahead = context_like(tvm.transform.PassContext.current(), (), **{"tirx.use_async_copy": True})
+    with cubins.used(), ahead:  # where a card is, building compiles already
         return dict(zip(kernels, on_all_cores(made, named, lambda step: None), strict=True))
 
 
 def _captured(module: Any, target: Any) -> Any:
     """Return the module's `main` under the name `GRAPH`, its kernels captured, with the functions that it calls."""
-    with context_like(tvm.transform.PassContext.current(), **{_CAPTURE: True}):
+    with context_like(tvm.transform.PassContext.current(), (), **{_CAPTURE: True}):
         lowered = to_machine(target)(module)
     functions = {var: func for var, func in lowered.functions_items() if isinstance(func, relax.Function)}
     main = next(var for var in functions if str(var.name_hint) == "main")

@@ -50,7 +50,12 @@ def check_on_device(library: str, cubins: Cubins, answers: str, kernels: Sequenc
         os._exit(1)
 
 
-FUNCTIONS = {f.__name__: f for f in (worker.hello, check_on_device)}
+def hello() -> int:
+    """Return the number of the process; there is nothing to prepare."""
+    return os.getpid()
+
+
+FUNCTIONS = {f.__name__: f for f in (hello, check_on_device)}
 
 if __name__ == "__main__":
     worker.serve(FUNCTIONS)

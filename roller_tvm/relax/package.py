@@ -19,6 +19,7 @@ from ..models.package import SUFFIX, kind_of_kernels
 from ..models.size_checks import failing
 from ..tuning.kernel_times import KernelTime, kernel_times
 from ..tvm_env import import_relax_tvm
+from .cubins import compiled_here
 from .watch import Watch
 
 #: A function beside ``main`` that returns the inputs as JSON; TVM's virtual machine does not tell them.
@@ -84,7 +85,8 @@ class LoadedModel(package.LoadedModel):
         return import_relax_tvm("running a model")
 
     def _open(self, tvm: Any, path: Path, packed: bool, device: str) -> None:
-        library = tvm.runtime.load_module(str(path))
+        with compiled_here(tvm):
+            library = tvm.runtime.load_module(str(path))
         self._attach(tvm, library, library, device, str(path))
 
     def _take(self, tvm: Any, built: Any, device: str, where: str) -> None:

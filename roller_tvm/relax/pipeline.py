@@ -32,6 +32,7 @@ from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
 from .connected import ConnectTiles
 from .contexts import context_like
+from .cubins import Cubins
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
@@ -342,7 +343,10 @@ def build(
     if full.kind.name == "llvm" and schedules != "tvm":
         executable = compile_model(mod, full, pipeline, progress)
     else:
-        with _taking(take) if full.kind.name == "cuda" else contextlib.nullcontext():
+        with contextlib.ExitStack() as scope:
+            if full.kind.name == "cuda":
+                scope.enter_context(_taking(take))
+                scope.enter_context(Cubins(str(full.attrs["arch"])).used())
             executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
     setattr(executable, REPORT, ModelReport(str(full), reports[-1].kernels() if reports else ()))

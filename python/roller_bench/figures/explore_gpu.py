@@ -110,7 +110,8 @@ def prepare(name: str, folder: Path, target: str, plans: int, networks: Path) ->
 
 def finish(folder: Path, target: str, plans: int = 5) -> str:
     """Write the records of what was learnt on the card, and build the model with them; return a line about it."""
-    from roller_tvm.explore.running import Exploration
+    from roller_tvm.explore import Explorer
+    from roller_tvm.explore.running import PLAN, tree_of
     from roller_tvm.relax.carried import STATE, Carried
     from roller_tvm.relax.exploring import plan
     from roller_tvm.relax.line import LINE
@@ -119,28 +120,17 @@ def finish(folder: Path, target: str, plans: int = 5) -> str:
     carried, inputs = Carried.load(folder), dict(np.load(folder / INPUTS))
     session = _session(folder / "model.onnx", inputs, target)
     planned = plan(session.job, None, plans, lambda name: 1.0, 0.0)
-    failed = {(key, label): why for key, label, why in json.loads((folder / RESULT).read_text())["failed"]}
-    known = Exploration(carried.sites, carried.classes, _NoTable(), lambda: None, failed, folder / STATE)
-    made = Explorable(None, None, planned.keys, planned.known, failed, LINE, session.aim.target)  # type: ignore[arg-type]
-    written, notes = made.write(known.explorer, folder / "records", sum(known.wall_s))
+    result = json.loads((folder / RESULT).read_text())
+    failed = {(key, label): why for key, label, why in result["failed"]}
+    out = {key: [((PLAN, label),) for own, label in failed if own == key] for key, _ in failed}
+    state = json.loads((folder / STATE).read_text())
+    explorer = Explorer(tree_of(carried.sites, carried.classes), None, out, state)
+    nothing: Any = None
+    made = Explorable(nothing, nothing, planned.keys, planned.known, failed, LINE, session.aim.target)
+    written, notes = made.write(explorer, folder / "records", result["explore_s"])
     built = _session(folder / "model.onnx", inputs, target, folder / "records").built()
     where = session.line.save(built, folder / "final.so")
     return f"{folder.name}: {written} records, {where}" + "".join(f"\n  {note}" for note in notes)
-
-
-class _NoTable:
-    """The table of a library that does not run."""
-
-    lazy = False
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def choose(self, variants: Any) -> None:
-        """Do nothing."""
-
-    def seconds(self) -> list[float]:
-        return []
 
 
 # -- on the machine with the card --------------------------------------------------------------------------------------
@@ -155,7 +145,7 @@ def on_card(folder: Path, budget_s: float) -> dict[str, Any]:
     loaded = carried.opened(folder)
     failed = carried.checked(folder)
     found: dict[str, Any] = {"check_s": time.perf_counter() - began, "failed": [[*k, w] for k, w in failed.items()]}
-    running = carried.exploration(folder, loaded, failed)
+    running: Any = carried.exploration(folder, loaded, failed)
     timed, given = running.table, loaded.arguments(inputs)
     running.warm_up(*given)
     found["errors"] = {"start": _error(loaded.outputs(running.call(*given)), expected)}
@@ -241,8 +231,8 @@ def words(found: Mapping[str, Mapping[str, Any]]) -> str:
         worst = max(e if isinstance(e, float) else float("inf") for e in one["errors"].values())
         rows.append([
             name, f"{one['kernels_start_us']:.1f}", f"{one['kernels_us']:.1f}",
-            f"{one['kernels_start_us'] / max(one['kernels_us'], 1e-9):.3f}", f"{us['start']:.1f}", f"{us['explored']:.1f}",
-            f"{us['start'] / us['explored']:.3f}", f"{us.get('start graph', nothing):.1f}",
+            f"{one['kernels_start_us'] / max(one['kernels_us'], 1e-9):.3f}", f"{us['start']:.1f}",
+            f"{us['explored']:.1f}", f"{us['start'] / us['explored']:.3f}", f"{us.get('start graph', nothing):.1f}",
             f"{us.get('explored graph', nothing):.1f}", f"{us['events'] / us['explored']:.3f}",
             str(len(one["failed"])), str(one["changed"]), f"{one['runs']}{'' if one['ended'] else ' (not ended)'}",
             f"{one['explore_s']:.1f}", f"{one['check_s']:.1f}", f"{worst:.1e}" + (" WRONG" if worst > ALLOWED else ""),
