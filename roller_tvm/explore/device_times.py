@@ -1,8 +1,8 @@
 """Times of a model's kernels on an NVIDIA GPU: each site leaves an event before and one behind its kernel.
 
-The driver writes the time of an event when the device comes to it, so that nothing waits while the model runs. A run
-that nobody waits for is held first: a kernel that only looks at the clock occupies the device until the host has queued
-the whole run, so that no time holds a gap in which the device waited for the host.
+The driver writes the time of an event when the device comes to it, so that nothing waits while the model runs. Runs
+without anybody waiting are held first: a kernel with no work but looking at the clock occupies the device until the
+host has queued the whole run. No time holds a gap then, in which the device waited for the host.
 """
 
 from __future__ import annotations

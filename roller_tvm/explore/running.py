@@ -105,7 +105,7 @@ class Exploration:
                       for epoch in self.explorer.tree.epochs})  # fmt: skip
 
     def warm_up(self, *arguments: Any) -> None:
-        """Run each option once where the first run of a kernel loads it, so that no time includes that."""
+        """Run each option once where a kernel is loaded by its first run; no time includes the loading then."""
         if not self.table.lazy:
             return
         allowed = [[n for n, option in enumerate(site.options) if not self._is_out(site, option)]

@@ -41,7 +41,7 @@ class DeviceCheck:
 
 @dataclass(frozen=True)
 class Carried:
-    """What an exploration of a library needs.
+    """The sites of a library, and how their options are checked.
 
     Parameters
     ----------

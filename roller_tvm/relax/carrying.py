@@ -11,7 +11,7 @@ from ..tuning.explorable import Check, Explorable, Linked, to_check
 from ..tuning.linked import LIMIT_S, MODULE
 from ..tuning.supervise import Pool
 from .carried import LIBRARY, Carried, DeviceCheck
-from .exploring import Planned, plan, weights_of
+from .explored_plans import Planned, plan, weights_of
 from .line import LINE
 
 

@@ -45,7 +45,7 @@ def check_on_device(library: str, cubins: Cubins, answers: str, kernels: Sequenc
             linked.wrong(function(name), linked.LinkedKernel(name), right, lambda v: tvm.runtime.tensor(v, device))
             for name in kernels
         ]
-    except Exception:
+    except Exception:  # an error of the device, as TVM raises it
         traceback.print_exc()
         os._exit(1)
 

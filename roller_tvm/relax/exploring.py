@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tvm import relax
-
 from ..errors import ToolchainError
-from ..explore.dispatch import Site
 from ..models.package import REPORT
-from ..tuning.explorable import PROFILED_RUNS, RECORD, TVM, Class, Explorable, Linked, checked
+from ..tuning.explorable import PROFILED_RUNS, Explorable, checked
 from ..tuning.linked import MODULE
 from ..tuning.model_report import ModelReport
 from ..tuning.supervise import Pool
 from ..tvm_env.compiler import find_compiler, system_install
-from .connected import ConnectTiles
-from .constants import array_of
+from .explored_plans import plan, weights_of
 from .line import LINE
-from .modules import is_prim_func, with_functions
 from .package import LoadedModel
-from .record_files import opened
-from .schedule import SCHEDULED, refused
-from .tasks import Task, extract_tasks, hash_of, without_names
-from .variants import Plans, with_variants
 
 #: What a build adds to the names of functions.
 _SUFFIX = re.compile(r"(_prepacked|_in_place)\d*$")
@@ -60,52 +49,6 @@ def explorable(
     return Explorable(LoadedModel.of_built(linked.model), linked, classes.keys, classes.known, failed, LINE, target)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The operators of a prepared module with the plans that may be tried.
-
-    Parameters
-    ----------
-    begun : IRModule
-        The module that records and connected tiles have scheduled as far as they go.
-    keys : dict
-        Operator -> key of its equivalence class.
-    known : dict
-        Key -> class.
-    """
-
-    job: Any
-    begun: Any
-    keys: Mapping[str, str]
-    known: Mapping[str, Class]
-
-    def linked(self, folder: Path, memory_bytes: int) -> Linked:
-        """Return the library with all plans."""
-        functions = {str(v.name_hint) for v, f in self.begun.functions_items() if is_prim_func(f)}
-        plans = {name: Plans(_scheduled(self.known[key])) for name, key in self.keys.items() if name in functions}
-        aim = self.job.aim
-        return with_variants(self.begun, plans, aim.target, aim.device, folder, memory_bytes)
-
-
-def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least: float) -> Planned:
-    """Return the plans of a prepared job's operators."""
-    mod, target, device = job.model.mod, job.aim.target, job.aim.device
-    tasks = {task.key: task for task in extract_tasks(mod)}
-    functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
-    keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
-    shares: dict[str, float] = {}
-    for name, key in keys.items():
-        shares[key] = shares.get(key, 0.0) + share(name)
-    begun = _begun(mod, target, device, records)
-    recorded = {str(v.name_hint) for v, f in begun.functions_items()
-                if is_prim_func(f) and str(v.name_hint) in keys and SCHEDULED in (f.attrs or {})}  # fmt: skip
-    known = {
-        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, recorded & own) for key in
-        dict.fromkeys(keys.values()) if (own := {n for n, k in keys.items() if k == key})
-    }  # fmt: skip
-    return Planned(job, with_functions(begun, {}), keys, known)
-
-
 def operator_seconds(loaded: Any, inputs: Mapping[str, Any]) -> dict[str, float]:
     """Return the seconds of each function of the prepared module; see ``models.line.ModelLine.operator_seconds``."""
     seconds: Counter[str] = Counter()
@@ -125,47 +68,3 @@ def operator_of(kernel: str) -> str:
     while (shorter := _SUFFIX.sub("", kernel)) != kernel:
         kernel = shorter
     return kernel
-
-
-def _begun(mod: Any, target: Any, device: Any, records: Any) -> Any:
-    if records is not None:
-        with target, opened(Path(records)):
-            mod = relax.transform.MetaScheduleApplyDatabase()(mod)
-    with target:
-        return ConnectTiles(target, device)(mod)
-
-
-def _planned(task: Task, device: Any, target: Any, top: int, recorded: Any) -> Class:
-    """Return a task's plans, the first being what a build without exploring takes."""
-    found = LINE.candidates(task, device, max(top, 4))
-    made = Class(task, found)
-    if recorded:
-        made.plans[RECORD] = None
-    for candidate, schedule in found.schedules():
-        if len(made.plans) >= max(1, top):
-            break
-        if not refused(schedule.mod["main"], target):
-            made.add(candidate, schedule)
-    if not made.plans:
-        made.plans[TVM] = None
-    return made
-
-
-def _scheduled(known: Class) -> dict[str, Any]:
-    return {label: None if one is None else one[1].mod["main"] for label, one in known.plans.items()}
-
-
-def weights_of(mod: Any, sites: Sequence[Site]) -> list[Mapping[int, np.ndarray]]:
-    """Return the constants by position of the call that each site was made of."""
-    found: dict[str, list[dict[int, np.ndarray]]] = {}
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            call = getattr(binding, "value", None)
-            if not isinstance(call, relax.Call) or not str(getattr(call.op, "name", "")).startswith("relax.call_tir"):
-                continue
-            given = call.args[1]
-            fields = given.fields if isinstance(given, relax.Tuple) else [given]
-            values = {n: v for n, a in enumerate(fields) if (v := array_of(a)) is not None}
-            found.setdefault(str(call.args[0].name_hint), []).append(values)
-    calls = {name: iter(own) for name, own in found.items()}
-    return [next(calls[site.operator], {}) if site.operator in calls else {} for site in sites]

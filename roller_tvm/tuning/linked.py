@@ -61,7 +61,7 @@ class LinkedTask:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a task's kernels are to compute.
+    """Inputs of a task and the right outputs.
 
     Parameters
     ----------

@@ -23,6 +23,8 @@ ROUNDS, RUNS = 15, 10
 ALLOWED = 1e-3
 #: Files beside the library: inputs, and what onnxruntime makes of them.
 INPUTS, EXPECTED, RESULT = "inputs.npz", "expected.npz", "result.json"
+#: File that makes a folder one of these (`relax.carried`), and seconds that the check of an operator may take.
+TOLD, LIMIT_S = "explore.json", 30.0
 
 
 def explore_gpu(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +43,8 @@ def explore_gpu(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prepare", action="store_true", help="make the folders of the models")
     parser.add_argument("--finish", action="store_true", help="write records, build the models with them")
-    parser.add_argument("--models", default="direction,squeezenet", help="of --prepare; default %(default)s")
-    parser.add_argument("--target", default="cuda -arch=sm_90", help="of --prepare; default %(default)s")
+    parser.add_argument("--models", default="direction,squeezenet", help="models to prepare; default %(default)s")
+    parser.add_argument("--target", default="cuda -arch=sm_90", help="target to prepare for; default %(default)s")
     parser.add_argument("--plans", type=int, default=5, help="plans of an operator; default %(default)s")
     parser.add_argument("--networks", type=Path, default=NETWORKS, help="folder of models; default %(default)s")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of runs a model; default %(default)s")
@@ -56,7 +58,8 @@ def _run(args: argparse.Namespace) -> int:
             prepare(name, args.folder, args.target, args.plans, args.networks)
         return 0
     rows, wrong = {}, 0
-    for folder in sorted(path.parent for path in args.folder.glob("*/explore.json")):
+    places = [args.folder] if (args.folder / TOLD).exists() else [p.parent for p in args.folder.glob(f"*/{TOLD}")]
+    for folder in sorted(places):
         try:
             if args.finish:
                 print(finish(folder, args.target), flush=True)
@@ -113,7 +116,7 @@ def finish(folder: Path, target: str, plans: int = 5) -> str:
     from roller_tvm.explore import Explorer
     from roller_tvm.explore.running import PLAN, tree_of
     from roller_tvm.relax.carried import STATE, Carried
-    from roller_tvm.relax.exploring import plan
+    from roller_tvm.relax.explored_plans import plan
     from roller_tvm.relax.line import LINE
     from roller_tvm.tuning.explorable import Explorable
 
@@ -143,7 +146,7 @@ def on_card(folder: Path, budget_s: float) -> dict[str, Any]:
     carried, began = Carried.load(folder), time.perf_counter()
     inputs, expected = dict(np.load(folder / INPUTS)), list(np.load(folder / EXPECTED).values())
     loaded = carried.opened(folder)
-    failed = carried.checked(folder)
+    failed = carried.checked(folder, limit_s=LIMIT_S)
     found: dict[str, Any] = {"check_s": time.perf_counter() - began, "failed": [[*k, w] for k, w in failed.items()]}
     running: Any = carried.exploration(folder, loaded, failed)
     timed, given = running.table, loaded.arguments(inputs)
