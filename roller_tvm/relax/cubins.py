@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from ..codegen.kernel_cache import kernel_cache, key_of
 
 #: TVM's name of the function that compiles CUDA.
 CALLBACK = "tvm_callback_cuda_compile"
+#: TVM's name of its code generator for CUDA.
+_GENERATE = "target.build.cuda"
 #: TVM's name of the function that loads such a library's kernels.
 _LOADER = "ffi.Module.load_from_bytes.cuda"
 #: Stores in use, the innermost last.
@@ -65,18 +70,64 @@ class Cubins:
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Have TVM's runtime take these while it loads a library or builds one."""
-        import tvm_ffi
-
         _load_runtime()
-        before = tvm_ffi.get_global_func(CALLBACK, allow_missing=True)
-        tvm_ffi.register_global_func(CALLBACK, lambda code, *_: self.compile(_text(code)), override=True)
-        _USED.append(self)
-        try:
+        with _instead(CALLBACK, lambda _: lambda code, *_: self.compile(_text(code))):
+            _USED.append(self)
+            try:
+                yield
+            finally:
+                _USED.pop()
+
+    @contextlib.contextmanager
+    def used_apart(self) -> Iterator[None]:
+        """`used` by a build whose kernels are compiled side by side, in as many parts as there are cores."""
+        with self.used(), _instead(_GENERATE, lambda generate: partial(self._in_parts, generate)):
             yield
-        finally:
-            _USED.pop()
-            if before is not None:
-                tvm_ffi.register_global_func(CALLBACK, before, override=True)
+
+    def _in_parts(self, generate: Callable[..., Any], mod: Any, target: Any) -> Any:
+        """Return TVM's module of a module's kernels; the parts but the first are its imports."""
+        parts, sources = _parts(mod, cores := len(os.sched_getaffinity(0))), list[str]()
+        with _instead(CALLBACK, lambda _: lambda code, *_: (sources.append(_text(code)), b"")[1]):
+            for part in parts:
+                generate(part, target)
+        with ThreadPoolExecutor(cores) as pool:  # the compiler holds no lock of Python's
+            compiled = dict(zip(sources, pool.map(self.compile, sources), strict=True))
+        with _instead(CALLBACK, lambda _: lambda code, *_: compiled[_text(code)]):
+            first, *others = (generate(part, target) for part in parts)
+        for other in others:
+            first.import_module(other)
+        return first
+
+
+@contextlib.contextmanager
+def _instead(name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """Have TVM call a function made of its own one, if it has that."""
+    import tvm_ffi
+
+    before = tvm_ffi.get_global_func(name, allow_missing=True)
+    if before is None and name != CALLBACK:
+        yield
+        return
+    tvm_ffi.register_global_func(name, made(before), override=True)
+    try:
+        yield
+    finally:
+        if before is not None:
+            tvm_ffi.register_global_func(name, before, override=True)
+
+
+def _parts(mod: Any, most: int) -> list[Any]:
+    """Return a module's functions in parts of about as many statements, at most so many parts."""
+    import tvm
+
+    sized = sorted(((len(str(func)), str(var.name_hint), var) for var, func in mod.functions.items()), reverse=True)
+    parts: list[list[Any]] = [[] for _ in range(min(most, len(sized)))]
+    sizes = [0] * len(parts)
+    for size, _, var in sized:
+        least = sizes.index(min(sizes))
+        sizes[least] += size
+        parts[least].append(var)
+    return [tvm.IRModule({var: mod[var] for var in part}, attrs=mod.attrs) for part in parts]
 
 
 @contextlib.contextmanager

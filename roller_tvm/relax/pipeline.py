@@ -346,7 +346,7 @@ def build(
         with contextlib.ExitStack() as scope:
             if full.kind.name == "cuda":
                 scope.enter_context(_taking(take))
-                scope.enter_context(Cubins(str(full.attrs["arch"])).used())
+                scope.enter_context(Cubins(str(full.attrs["arch"])).used_apart())
             executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
     setattr(executable, REPORT, ModelReport(str(full), reports[-1].kernels() if reports else ()))
