@@ -87,7 +87,12 @@ class Cubins:
     def _in_parts(self, generate: Callable[..., Any], mod: Any, target: Any) -> Any:
         """Return TVM's module of a module's kernels; the parts but the first are its imports."""
         parts, sources = _parts(mod, cores := len(os.sched_getaffinity(0))), list[str]()
-        with _instead(CALLBACK, lambda _: lambda code, *_: (sources.append(_text(code)), b"")[1]):
+
+        def noted(code: str | bytes, *_: Any) -> bytes:
+            sources.append(_text(code))
+            return b""
+
+        with _instead(CALLBACK, lambda _: noted):
             for part in parts:
                 generate(part, target)
         with ThreadPoolExecutor(cores) as pool:  # the compiler holds no lock of Python's
