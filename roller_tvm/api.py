@@ -298,6 +298,7 @@ def compile(  # noqa: A001
     bounds: Mapping[str, tuple[int, int]] | None = None,
     likely: Mapping[str, int] | None = None,
     prove: bool = False,
+    cuda_graph: bool = False,
 ) -> Model:
     """Build a model with Roller's schedules, planned while it is built.
 
@@ -345,6 +346,8 @@ def compile(  # noqa: A001
     prove : bool
         Prove each kernel by integer sets (``pip install 'roller-tvm[proof]'``), and execute those that stay undecided
         beside their reference; `Model.report` shows the answers.
+    cuda_graph : bool
+        Relax line, NVIDIA GPUs: kernels are captured in CUDA graphs in the first run; `Model.explore` tries both.
 
     Returns
     -------
@@ -374,6 +377,7 @@ def compile(  # noqa: A001
             target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, told,
             trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, fast_math=fast_math, prove=prove,
             strict=strict, bounds=checked_bounds(bounds or {}), likely=checked_likely(likely or {}),
+            cuda_graph=cuda_graph,
         )  # fmt: skip
         session = Session(model_line(usable_line("compiling a model")), request).read(model)
         loaded = session.load()

@@ -50,6 +50,8 @@ class Session:
         if request.prove:
             _check_proof(request)
         self.aim = line.aim(request.target, request.device, where)
+        if request.cuda_graph and (line.folder != "relax" or self.aim.target.kind.name != "cuda"):
+            raise UsageError("CUDA graphs are of NVIDIA GPUs, on the Relax line", "cuda_graph", "leave it out")
         self.records, self.schedules = request.records, request.schedules
         self.threads = self.aim.device.units if self.aim.device.kind == "cpu" else None
         self._built: Any = None
@@ -77,7 +79,7 @@ class Session:
                 raise BadInput(f"has no open extent '{extent}'", name, known)
         self._job = Job(
             model, self.aim, asked.buckets, asked.tf32, asked.winograd, asked.fast_math,
-            bounds=asked.bounds, likely=asked.likely, prove=asked.prove,
+            bounds=asked.bounds, likely=asked.likely, prove=asked.prove, cuda_graph=asked.cuda_graph,
         )
         if self.request.fuse_rtasks:
             self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))
@@ -129,6 +131,11 @@ class Session:
             raise NotPlanned(left, self.name, remedy)
         if left:
             warnings.warn(left, UnplannedWarning, stacklevel=4)
+
+    def capture(self) -> None:
+        """Have kernels captured in CUDA graphs from the next build on."""
+        self._job = replace(self._job, cuda_graph=True)
+        self._built = None
 
     def forget(self) -> None:
         """Build anew the next time, with the records as they are then."""

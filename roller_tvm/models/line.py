@@ -53,6 +53,8 @@ class Request:
         Kernels that Roller did not plan are an error.
     prove : bool
         Kernels are proven; a refuted one is an error.
+    cuda_graph : bool
+        Relax, NVIDIA GPUs: kernels are captured in CUDA graphs.
     policy : str
         How ``fuse_rtasks`` schedules, one of `rammer.POLICIES`.
     """
@@ -79,6 +81,7 @@ class Request:
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     likely: Mapping[str, int] = field(default_factory=dict)
     prove: bool = False
+    cuda_graph: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Job:
     ----------
     model : Model
     aim : Aim
-    buckets, tf32, winograd, fast_math, bounds, likely, prove
+    buckets, tf32, winograd, fast_math, bounds, likely, prove, cuda_graph
         See `Request`.
     fuse : tvm.transform.Pass or False
         The line's ``FuseRTasks``.
@@ -125,6 +128,7 @@ class Job:
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     likely: Mapping[str, int] = field(default_factory=dict)
     prove: bool = False
+    cuda_graph: bool = False
 
 
 class ModelLine(ABC):

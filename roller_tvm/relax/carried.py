@@ -6,7 +6,7 @@ A folder holds the library with variants, the cubins of its kernels, the answers
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,22 @@ class Carried:
         """Return the exploration, which goes on from the state in the folder."""
         table = self.table(folder)
         return Exploration(self.sites, self.classes, table, loaded.call, failed, folder / STATE, careful)
+
+
+def captured_run(loaded: LoadedModel, table: EventTable) -> Callable[..., Any]:
+    """Return a function that runs a model with its kernels captured, with the plans of the table in its first run.
+
+    The first run raises whatever TVM raises of kernels that cannot be captured.
+    """
+    machine = loaded.new_machine()
+    table.timing(False)
+
+    def run(*arguments: Any) -> Any:
+        made = machine[GRAPH](*arguments)
+        loaded.device.sync()
+        return made
+
+    return run
 
 
 def tvms_stream() -> Any:

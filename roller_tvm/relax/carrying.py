@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..errors import MeasureError, UsageError
 from ..tuning.explorable import Check, Explorable, Linked, to_check
 from ..tuning.linked import LIMIT_S, MODULE
 from ..tuning.supervise import Pool
-from .carried import LIBRARY, Carried, DeviceCheck
+from .carried import LIBRARY, Carried, DeviceCheck, captured_run
 from .explored_plans import Planned, plan, weights_of
 from .line import LINE
 
@@ -72,7 +73,8 @@ def explorable_here(
     failed = made.checked(folder)
     loaded = made.opened(folder)
     linked = Linked(loaded, folder / LIBRARY, list(made.sites), made.table(folder), {})
-    return Explorable(loaded, linked, planned.keys, planned.known, failed, LINE, job.aim.target)
+    return Explorable(loaded, linked, planned.keys, planned.known, failed, LINE, job.aim.target,
+                      partial(captured_run, loaded, linked.table))  # fmt: skip
 
 
 def _named(check: Check, number: int) -> DeviceCheck:

@@ -26,13 +26,11 @@ from .contexts import context_like
 from .cubins import Cubins
 from .modules import with_functions
 from .package import save_model
-from .pipeline import to_machine
+from .pipeline import CAPTURE, to_machine
 
 if TYPE_CHECKING:
     from .variants import Sites
 
-#: TVM's setting for them.
-_CAPTURE = "relax.backend.use_cuda_graph"
 
 
 def cuda_library(made: Sites, target: Any, folder: Path) -> Linked:
@@ -79,7 +77,7 @@ def _compiled(
 
 def _captured(module: Any, target: Any) -> Any:
     """Return the module's `main` under the name `GRAPH`, its kernels captured, with the functions that it calls."""
-    with context_like(tvm.transform.PassContext.current(), (), **{_CAPTURE: True}):
+    with context_like(tvm.transform.PassContext.current(), (), **{CAPTURE: True}):
         lowered = to_machine(target)(module)
     functions = {var: func for var, func in lowered.functions_items() if isinstance(func, relax.Function)}
     main = next(var for var in functions if str(var.name_hint) == "main")

@@ -121,6 +121,7 @@ class RelaxModels(ModelLine):
         return build(
             mod, job.aim.target, None, records, job.aim.device, None, job.tf32, job.fuse, schedules,
             threads=threads, progress=progress, fast_math=job.fast_math, prove=job.prove,
+            cuda_graph=job.cuda_graph,
         )  # fmt: skip
 
     def operator_seconds(

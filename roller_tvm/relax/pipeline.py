@@ -62,6 +62,8 @@ from .transposed import SquaresOfPixels
 
 #: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
 PREPARED = "roller_tvm.prepared"
+#: TVM's setting by which kernels are captured in CUDA graphs.
+CAPTURE = "relax.backend.use_cuda_graph"
 
 
 def prepare(
@@ -294,6 +296,7 @@ def build(
     winograd: bool = True,
     fast_math: bool = False,
     prove: bool = False,
+    cuda_graph: bool = False,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -314,6 +317,8 @@ def build(
         physical cores.
     progress : function of str, optional
         See `schedule`.
+    cuda_graph : bool
+        NVIDIA GPUs: kernels of fixed shapes are captured in CUDA graphs in the first run.
 
     Returns
     -------
@@ -345,7 +350,7 @@ def build(
     else:
         with contextlib.ExitStack() as scope:
             if full.kind.name == "cuda":
-                scope.enter_context(_taking(take))
+                scope.enter_context(_taking(take, **({CAPTURE: True} if cuda_graph else {})))
                 scope.enter_context(Cubins(str(full.attrs["arch"])).used_apart())
             executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
@@ -360,14 +365,14 @@ def _require_relax(mod: Any) -> None:
         raise BadInput("has no Relax function", "module", remedy)
 
 
-def _taking(take: TakeHost) -> Any:
-    """Return the current PassContext plus an instrument that captures host code; enables cp.async.
+def _taking(take: TakeHost, **config: Any) -> Any:
+    """Return the current PassContext plus an instrument that captures host code; enables cp.async, and what is given.
 
     A context of its own: what instruments of the outer one gather, they are told to finish when it ends.
     """
     outer = tvm.transform.PassContext.current()
     instruments = [*(outer.instruments or []), take.instrument]
-    return context_like(outer, instruments, **{"tirx.use_async_copy": True})
+    return context_like(outer, instruments, **{"tirx.use_async_copy": True, **config})
 
 
 def _target(target: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,8 @@ class Explorable:
     known : dict
         Key -> class.
     failed : dict of (key, label) to reason
+    captured : function, optional
+        Returns a function of the model's arguments: the model with the plans in the table, captured in CUDA graphs.
     """
 
     loaded: Any
@@ -118,6 +120,7 @@ class Explorable:
     failed: Mapping[tuple[str, str], str]
     line: Line
     target: Any
+    captured: Callable[..., Any] | None = None
 
     @property
     def names(self) -> dict[str, str]:

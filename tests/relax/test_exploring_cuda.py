@@ -73,6 +73,8 @@ def test_an_exploration_is_carried_and_every_variant_is_right(told):
 @pytest.mark.nightly
 def test_captured_kernels_answer_alike(told):
     assert max(told["graph"]) < 1e-5
+    assert any(note.startswith("CUDA graphs: ") for note in told["notes"]), told["notes"]
+    assert told["graphs"] == any("taken (" in note for note in told["notes"])
 
 
 @pytest.fixture(scope="module")

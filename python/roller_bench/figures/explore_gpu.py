@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def finish(folder: Path, target: str, plans: int = 5) -> str:
 
 def on_card(folder: Path, budget_s: float) -> dict[str, Any]:
     """Check, explore and time a model; return what was found, which is in the folder too."""
-    from roller_tvm.relax.carried import GRAPH, Carried
+    from roller_tvm.relax.carried import Carried, captured_run
 
     carried, began = Carried.load(folder), time.perf_counter()
     inputs, expected = dict(np.load(folder / INPUTS)), list(np.load(folder / EXPECTED).values())
@@ -165,15 +166,14 @@ def on_card(folder: Path, budget_s: float) -> dict[str, Any]:
               "kernels_us": explorer.seconds() * 1e6,
               "changed": sum(row.best_s < row.start_s and row.options > 1 for row in explorer.rows())}  # fmt: skip
     start, best = [0] * len(running.sites), list(timed.chosen)
-    ways: dict[str, Callable[[], Any]] = {
+    ways = {
         "start": _way(running, start, given, events=False), "explored": _way(running, best, given, events=False),
         "events": _way(running, best, given, events=True),
     }  # fmt: skip
     found["errors"]["explored"] = _error(loaded.outputs(ways["explored"]()), expected)
     for name, chosen in (("start graph", start), ("explored graph", best)):
         try:  # a card or a driver that captures nothing loses nothing else
-            machine = loaded.new_machine()
-            ways[name] = _way(running, chosen, given, False, lambda *a, m=machine: _whole(m[GRAPH], loaded, a))
+            ways[name] = _way(running, chosen, given, False, captured_run(loaded, timed))
             found["errors"][name] = _error(loaded.outputs(ways[name]()), expected)
         except Exception as error:  # whatever TVM raises
             ways.pop(name, None)
@@ -186,26 +186,40 @@ def on_card(folder: Path, budget_s: float) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True)
+class Way:
+    """A way to run the model.
+
+    Parameters
+    ----------
+    prepare : function
+        Chooses the plans; it is no part of the time.
+    run : function
+        Runs it to the end.
+    """
+
+    prepare: Callable[[], Any]
+    run: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        """Prepare and run; return the result."""
+        self.prepare()
+        return self.run()
+
+
 def _way(
     running: Any, chosen: list[int], given: list[Any], events: bool, call: Callable[..., Any] | None = None
-) -> Callable[[], Any]:
+) -> Way:
     run = call or running.call
 
-    def way() -> Any:
+    def prepare() -> None:
         running.table.choose(chosen)
         running.table.timing(events)
-        return run(*given)
 
-    return way
-
-
-def _whole(function: Any, loaded: Any, given: Any) -> Any:
-    made = function(*given)
-    loaded.device.sync()
-    return made
+    return Way(prepare, lambda: run(*given))
 
 
-def in_turns(ways: Mapping[str, Callable[[], Any]], rounds: int = ROUNDS, runs: int = RUNS) -> dict[str, float]:
+def in_turns(ways: Mapping[str, Way], rounds: int = ROUNDS, runs: int = RUNS) -> dict[str, float]:
     """Return the median seconds of a call of each way."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -213,7 +227,7 @@ def in_turns(ways: Mapping[str, Callable[[], Any]], rounds: int = ROUNDS, runs: 
             way()  # what the way before left in caches
             for _ in range(runs):
                 began = time.perf_counter()
-                way()
+                way.run()
                 taken[name].append(time.perf_counter() - began)
     return {name: statistics.median(own) for name, own in taken.items()}
 

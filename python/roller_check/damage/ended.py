@@ -60,10 +60,8 @@ def commands() -> dict[str, Command]:
         "compile": Command(["compile", model, "--output", f"FOLDER/out/m.{suffix}"], _whole_package),
         "tune": Command(["tune", model, "--output", records, "--trials", "1"], _whole_records),
         "cache": Command(["plan", "matmul", "m=64", "n=64", "k=SIZE", "--device", "v100"], lambda _: ""),
+        "explore": Command(["explore", model, "-o", records, "--budget", "2"], _whole_records),
     }
-    if not relay:
-        words = ["explore", model, "-o", records, "--budget", "2"]
-        found["explore"] = Command(words, _whole_records)
     return found
 
 

@@ -45,7 +45,8 @@ told["plain"] = error(model.run(inputs))
 result = model.explore(inputs, runs=25, top=2, records=FOLDER / "records")
 told["failed"], told["runs"] = dict(result.failed), result.runs
 told["seconds"] = [row.start_s for row in result.rows]
-told["explored"] = error(model.run(inputs))
+told["explored"], told["notes"] = error(model.run(inputs)), list(result.notes)
+told["graphs"] = model._session.job.cuda_graph
 again = model.explore(inputs, runs=2, top=2, records=FOLDER / "records")
 told["again"] = again.runs
 
@@ -65,8 +66,6 @@ for n in range(2):
     told["positive"] = all(s >= 0 for s in running.table.seconds())
 running.explore(arguments, runs=12)
 told["hold_s"] = running.table.hold_s
-running.table.timing(False)
-machine = loaded.new_machine()
-graph = machine[carried.GRAPH]
+graph = carried.captured_run(loaded, running.table)
 told["graph"] = [error(loaded.outputs(graph(*arguments))) for _ in range(2)]
 print(json.dumps(told))
