@@ -56,13 +56,12 @@ def commands() -> dict[str, Command]:
     relay = line() == "relay"
     model, suffix = "FOLDER/m.onnx", "tar" if relay else "so"
     records = "FOLDER/out/records.json" if relay else "FOLDER/out/records"
-    found = {
+    return {
         "compile": Command(["compile", model, "--output", f"FOLDER/out/m.{suffix}"], _whole_package),
         "tune": Command(["tune", model, "--output", records, "--trials", "1"], _whole_records),
         "cache": Command(["plan", "matmul", "m=64", "n=64", "k=SIZE", "--device", "v100"], lambda _: ""),
         "explore": Command(["explore", model, "-o", records, "--budget", "2"], _whole_records),
     }
-    return found
 
 
 def _whole_package(folder: Path) -> str:
