@@ -28,7 +28,7 @@ def fuse_axes(expression: TensorExpression) -> TensorExpression:
     >>> print(fuse_axes(operator("max_pool2d", n=8, c=64, h=8, w=8, k=2, stride=2)).anchor)
     pool_max(n*c:512, oh:4, ow:4, kh:2r, kw:2r) float32 = max {1*cmp} of data[n*c, 2*oh + kh, 2*ow + kw]
     """
-    found = _Fusion.of(expression)
+    found = Fusion.of(expression)
     if all(len(group) == 1 for groups in found.axes.values() for group in groups):
         return expression
     inputs = tuple(_fuse_tensor(t, found.dims[t.name]) for t in expression.inputs)
@@ -39,14 +39,14 @@ def fuse_axes(expression: TensorExpression) -> TensorExpression:
 
 
 @dataclass(frozen=True)
-class _Fusion:
+class Fusion:
     """Positions to fuse: groups of axes for each stage, groups of dimensions for each tensor."""
 
     axes: dict[str, Groups]
     dims: dict[str, Groups]
 
     @classmethod
-    def of(cls, expression: TensorExpression) -> _Fusion:
+    def of(cls, expression: TensorExpression) -> Fusion:
         fixed = {name: _fixed_dims(expression, name) for name in expression.tensors}
         lengths = {s.name: tuple(a.extent for a in s.axes) for s in expression.stages}
         axis_runs = {
@@ -212,7 +212,7 @@ def _fuse_tensor(tensor: Tensor, groups: Groups) -> Tensor:
     return replace(tensor, shape=shape, fused_of=tuple(sum((before[d] for d in group), ()) for group in groups))
 
 
-def _fuse_stage(stage: Stage, found: _Fusion) -> Stage:
+def _fuse_stage(stage: Stage, found: Fusion) -> Stage:
     axes: list[Axis] = []
     fused_name: dict[str, str] = {}
     for group in found.axes[stage.name]:

@@ -163,6 +163,7 @@ def register_use(
             broadcasts = broadcasts + number
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
             loads = loads + number
+            gathers = gathers + number * each(lambda length: vector_slots(1, length) - 1, tiles[last] // wide)
             once = once + np.where(number == accumulators, number, 0)
         else:
             step = op.stride_of(last)

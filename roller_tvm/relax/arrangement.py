@@ -7,7 +7,7 @@ A tensor (N, C, H, W) is kept channels last, as (N, H, W, C), or with its channe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,13 @@ class Convolution:
         plain = self.fixed and self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
         exact = self.dtype == self.out_dtype == "float32"  # transforms lose digits, of which halves have few
         return tuple(POINTS) if plain and exact and self.weights[2:] == (WINDOW, WINDOW) else ()
+
+    @property
+    def merged(self) -> Convolution | None:
+        """The same with its pixels in one row, if each is computed from one pixel."""
+        n, c, h, w = self.data
+        one = self.weights[2:] == self.strides == (1, 1) and self.groups == 1 and not any(self.padding)
+        return replace(self, data=(n, c, 1, h * w)) if one and self.fixed and h > 1 else None
 
     def compute(self, arrangement: Arrangement | None, tile: int = 0) -> tuple[list[Any], Any]:
         """Inputs (data, weights) and output as TE; the weights are constants, which each schedule packs itself.

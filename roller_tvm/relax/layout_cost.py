@@ -32,12 +32,21 @@ class LayoutCosts:
 
     def ask(self, questions: Iterable[tuple[Convolution, Arrangement | None]]) -> None:
         """Ask all that `convolution` will, on all cores."""
-        asked = [(*q, tile) for q in dict.fromkeys(questions) for tile in (0, *self._tiles(*q))]
+        every = [form for q in dict.fromkeys(questions) for form in self._forms(*q)]
+        asked = [(*form, tile) for form in every for tile in (0, *self._tiles(*form))]
         shared(lambda question: self._by(*question), asked, kernel_cache())
 
     def convolution(self, conv: Convolution, arrangement: Arrangement | None) -> float:
         """Seconds of the best plan, by the algorithm that `tile` chooses; infinite where there is none."""
-        return self._by(conv, arrangement, self.tile(conv, arrangement))
+        if tile := self.tile(conv, arrangement):
+            return self._by(conv, arrangement, tile)
+        return min(self._by(*form, 0) for form in self._forms(conv, arrangement))
+
+    @staticmethod
+    def _forms(conv: Convolution, arrangement: Arrangement | None) -> list[tuple[Convolution, Arrangement | None]]:
+        """Return the convolution, and as `MergeAxes` computes it."""
+        merged = conv.merged if arrangement is None else None
+        return [(one, arrangement) for one in (conv, merged) if one is not None]
 
     def tile(self, conv: Convolution, arrangement: Arrangement | None) -> int:
         """Tile of Winograd's algorithm where that is predicted to be faster by `GAIN`; else 0: computed directly."""

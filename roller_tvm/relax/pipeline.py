@@ -45,6 +45,7 @@ from .layout import PlanLayout
 from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .matrix_products import MatrixProducts
+from .merged import MergeAxes
 from .names import LowerCaseBuffers
 from .powers import PowersAsProducts
 from .record_files import opened
@@ -183,7 +184,7 @@ def schedule(
         if target.kind.name == "llvm":
             scheduler.plan_ahead(mod)
         connect = ConnectTiles(target, device)
-        mod = connect(mod)
+        mod = MergeAxes(target, device)(connect(mod))
         mod = scheduler(mod)
         scheduler.report.notes += [*matrices.notes, *connect.notes, *recurrences.notes]
         scheduler.report.recorded = recorded

@@ -76,7 +76,8 @@ def test_what_needs_plain_tensors_gets_them(only):
         emit = builder.emit
         a = emit(OP.nn.conv2d(x, const(32, 32, 3, 3), padding=1))
         grouped = emit(OP.nn.conv2d(a, const(32, 8, 3, 3), padding=1, groups=4))
-        wide = emit(OP.add(emit(OP.nn.conv2d(grouped, const(32, 32, 1, 1))), y))
+        wide = emit(OP.multiply(emit(OP.nn.conv2d(grouped, const(32, 32, 3, 3), padding=1)), relax.const(0.01)))
+        wide = emit(OP.add(wide, y))
         return emit(OP.nn.softmax(wide, axis=3))
 
     mod, report = arranged(body, (1, 32, 8, 8), (1, 32, 8, 8), only=only)

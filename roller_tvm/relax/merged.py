@@ -1,0 +1,86 @@
+"""MergeAxes: products whose neighbouring axes become one, where the model predicts a gain (see ``tir.merged_axes``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..codegen.tensorir_packing import constant_parameters
+from ..device import DeviceSpec
+from ..tir.merged_axes import MergedFunction, merged_function
+from .candidates import seconds_alone
+from .constants import array_of
+from .dead_code import without_dead_code
+from .devices import device_of, find_target
+from .marks import PLANNED
+from .modules import is_prim_func
+
+#: How much faster a function must be predicted: the model's error, and views of its tensors.
+GAIN = 1.1
+
+
+class MergeAxes:
+    """Replaces functions of a prepared module; their tensors are views of other shapes.
+
+    Parameters
+    ----------
+    target, device
+        As of ``ScheduleWithRoller``.
+    """
+
+    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None) -> None:
+        self.device = device_of(device, find_target(target))
+
+    def __call__(self, mod: Any) -> Any:
+        """Return the module with axes merged."""
+        if self.device.kind != "cpu":
+            return mod
+        chosen = {}
+        for var, func in mod.functions_items():
+            if is_prim_func(func) and (found := self._chosen(func)) is not None:
+                chosen[var] = found
+        if not chosen:
+            return mod
+        changer = _Changer(mod, chosen)
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                changer.builder_.update_func(var, changer.visit_expr(func))
+        return without_dead_code(changer.builder_.get())
+
+    def _chosen(self, func: Any) -> MergedFunction | None:
+        if any((func.attrs or {}).get(mark) for mark in PLANNED) or (func.attrs or {}).get("tirx.is_scheduled"):
+            return None
+        found = merged_function(func, constant_parameters(func))
+        if found is None:
+            return None
+        apart, merged = (seconds_alone(f, self.device) for f in (func, found.func))
+        return found if merged is not None and (apart is None or merged * GAIN < apart) else None
+
+
+@relax.expr_functor.mutator
+class _Changer(relax.PyExprMutator):
+    """Calls the merged functions."""
+
+    def __init__(self, mod: Any, chosen: dict[Any, MergedFunction]) -> None:
+        super().__init__(mod)
+        self.chosen = chosen
+        self.made: dict[Any, Any] = {}  # a function's variable -> that of the merged one
+
+    def visit_call_(self, op: Any) -> Any:
+        op = self.visit_expr_post_order(op)
+        called: Any = op.args[0] if getattr(op.op, "name", "") == "relax.call_tir" else None
+        if called not in self.chosen or len(op.ty_args) != 1 or not isinstance(op.ty_args[0], relax.TensorType):
+            return op
+        found, (kind,) = self.chosen[called], op.ty_args
+        if called not in self.made:
+            self.made[called] = self.builder_.add_func(found.func, str(called.name_hint))
+        arguments = [self._view(a, shape) for a, shape in zip(op.args[1].fields, found.shapes[:-1], strict=True)]
+        out = relax.TensorType(found.shapes[-1], kind.dtype)
+        made = self.builder_.emit(relax.call_tir(self.made[called], relax.Tuple(arguments), [out]))
+        return relax.op.reshape(made, [int(e) for e in kind.shape.values])
+
+    def _view(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        if (values := array_of(tensor)) is not None:
+            return relax.const(values.reshape(shape), tensor.ty.dtype)
+        return self.builder_.emit(relax.op.reshape(tensor, shape))
