@@ -41,6 +41,7 @@ FIGURES = {
     "prove-models": "model_proofs:prove_models",
     "explore": "explore:explore",
     "explore-gpu": "explore_gpu:explore_gpu",
+    "predictions": "predictions:predictions",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",
     "padded-vectors": "plans:padded_vectors",
