@@ -136,11 +136,13 @@ class ModelExploration:
         running, arguments = self.running, self.arguments(self.inputs)
         try:
             captured = self._made.captured()
-            captured(*arguments)
+            running.alone(captured, *arguments)
         except Exception as error:  # whatever TVM raises of kernels that cannot be captured
             self.notes.append(f"no CUDA graphs: {last_line(error)}")
             return
-        worth, plain, other = faster(lambda: running.call(*arguments), lambda: captured(*arguments), Rule())
+        worth, plain, other = faster(
+            lambda: running.alone(running.call, *arguments), lambda: running.alone(captured, *arguments), Rule()
+        )  # fmt: skip
         self.notes.append(f"CUDA graphs: {other * 1e6:.1f} us a run, {plain * 1e6:.1f} us without; "
                           + ("taken (compile with cuda_graph=True)" if worth else "not taken"))  # fmt: skip
         if worth:

@@ -117,6 +117,11 @@ class Exploration:
             self.call(*arguments)
         self.settle()
 
+    def alone(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call something while no run is under way."""
+        with self._lock:
+            return call(*arguments)
+
     def _is_out(self, site: Site, option: str) -> bool:
         return (self._classes.get(site.operator, site.operator), option) in self._failed
 

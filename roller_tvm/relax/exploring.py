@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ToolchainError
+from ..errors import ToolchainError, UsageError
 from ..models.package import REPORT
 from ..tuning.explorable import PROFILED_RUNS, Explorable, checked
 from ..tuning.linked import MODULE
@@ -36,6 +36,8 @@ def explorable(
         from .carrying import explorable_here
 
         return explorable_here(job, records, top, share, least, folder, threads, tell)
+    if target.kind.name != "llvm":
+        raise UsageError(f"is for {target.kind.name}", "explore", "tune, or take a CPU or an NVIDIA GPU as the target")
     with Pool(threads, threads, MODULE) as pool:
         pool.start()  # they import TVM meanwhile
         tell("plan")

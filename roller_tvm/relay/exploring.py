@@ -87,7 +87,8 @@ def _require(built: Any) -> None:
         remedy = system_install("g++")
         raise ToolchainError("a library with variants cannot be linked: there is no C++ compiler", "explore", remedy)
     if not isinstance(built, Compiled):
-        raise UsageError("its kernels are not compiled one by one", "explore", "take a CPU as the target, or tune")
+        remedy = "tune, or take a CPU as the target; GPUs are explored on the Relax line"
+        raise UsageError("its kernels are not compiled one by one", "explore", remedy)
 
 
 def explorable(
