@@ -29,6 +29,7 @@ VERBS = {
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",
     "replay": "compare the model's predictions with records of Ansor (needs no TVM) or MetaSchedule",
+    "schedule": "print records of Ansor (needs no TVM) or MetaSchedule as scripts, to compare them by diff",
     "compare": "compare Roller with other tuners, side by side on this machine",
     "profile": "measure this machine's CPU or a CUDA card, for the other commands",
     "cache": "show or clear the plans and kernels kept for the next build (needs no TVM)",
@@ -36,7 +37,8 @@ VERBS = {
     "install-tvm": "install a TVM with Relay from PyPI into this environment",
 }
 #: Verbs of tools beside the product, and their modules (`roller_tvm.tools`).
-TOOLS = {"compare": "roller_bench.command", "replay": "roller_bench.replay.command"}
+TOOLS = {"compare": "roller_bench.command", "replay": "roller_bench.replay.command",
+         "schedule": "roller_bench.replay.schedule"}  # fmt: skip
 INTERRUPTED = 130
 # Those of roller_tvm.errors.
 EXIT_CODES = "exit codes: 0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted"

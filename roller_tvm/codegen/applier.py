@@ -41,6 +41,8 @@ class StepApplier:
     """
 
     what: ClassVar[str] = "schedule"
+    #: Whether a stage may be given a copy out after its loops are made.
+    late_copies: ClassVar[bool] = False
 
     def __init__(self, loops: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> None:
         self.loops: dict[str, list[str]] = {name: [*spatial, *reduce] for name, (spatial, reduce) in loops.items()}
@@ -128,11 +130,14 @@ class StepApplier:
         stage = step.stage
         spatial, reduce = self._own[stage]
         if isinstance(step, CacheWrite):
-            if stage not in self._fresh:
+            late = stage not in self._fresh
+            if late and not self.late_copies:
                 # TE drops the loops made so far; better to say so than to compute under wrong names.
                 raise self._error(f"'{step}' must come before other steps on loops of '{stage}'")
             self.cache_write(stage, step.scope, step.name)
             self._start(step.name, spatial, reduce)
+            if late:
+                self.loops[step.name] = loops
             self._start(stage, spatial, [])
             return
         at = self.at(stage, step.axis)

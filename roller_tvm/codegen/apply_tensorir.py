@@ -30,6 +30,7 @@ class TirApplier(Finishing):
     """
 
     what = "s_tir.Schedule"
+    late_copies = True
 
     def __init__(self, schedule: Any, reading: TirReading, func_name: str = "main") -> None:
         super().__init__(reading.own_loops())

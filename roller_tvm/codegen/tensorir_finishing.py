@@ -23,6 +23,10 @@ class Finishing(Runs):
         for stage, loop in self._inside.items():
             if not self._alive(self.blocks[stage]):  # an instruction took its place
                 continue
+            if not self._exists(loop):  # it was made one with others, or cut
+                loop = self._around(stage)
+                if loop is None:
+                    continue
             scope = self._scope_inside(loop)
             if scope and str(self._written(self.blocks[stage]).scope()) == "global":
                 count = len(self.schedule.get(self.blocks[stage]).writes)
@@ -36,6 +40,12 @@ class Finishing(Runs):
                 self._give_a_block(block)
         if self._remainders and self._boxes:
             self._hold_tiles()
+
+    def _around(self, stage: str) -> Any:
+        """Return the innermost of the loops that a stage is computed in."""
+        loops = list(self.schedule.get_loops(self.blocks[stage]))
+        outer = loops[: len(loops) - len(self.loops[stage])]
+        return outer[-1] if outer else None
 
     def _give_a_block(self, block: Any) -> None:
         """Bind a loop to a grid block if threads have none: else TVM keeps one partial sum for all in global memory."""

@@ -7,7 +7,19 @@ from math import prod
 from typing import Any
 
 from ..roller.steps import TensorIrStep
-from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
+from ..roller.tensor_steps import (
+    Fragment,
+    Matrices,
+    Pipeline,
+    ReverseComputeAt,
+    ReverseInline,
+    SetScope,
+    StoreAt,
+    StoreVector,
+    Tensorize,
+    Tile,
+    UnrollCompiled,
+)
 from ..tir.nodes import buffer_of, key, variables
 from .applier import StepApplier
 from .intrinsics import register
@@ -44,6 +56,13 @@ class TensorSteps(StepApplier):
             self.schedule.annotate(loop, "pragma_unroll_explicit", 0)
         elif isinstance(step, Pipeline):
             self._pipeline(step)
+        elif isinstance(step, ReverseComputeAt):
+            loop = self._named(step.target, step.axis)
+            self.schedule.reverse_compute_at(self.blocks[step.stage], loop, preserve_unit_loops=True)
+        elif isinstance(step, ReverseInline):
+            self.schedule.reverse_compute_inline(self.blocks[step.stage])
+        elif isinstance(step, SetScope):
+            self.schedule.set_scope(self.blocks[step.stage], 0, step.scope)
         else:
             super().tensor_ir(step)
 

@@ -112,4 +112,29 @@ class Pipeline(TensorIrStep):
     asynchronous: int
 
 
-STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, StoreVector, Tensorize, UnrollCompiled, Pipeline)})
+@dataclass(frozen=True)
+class ReverseComputeAt(TensorIrStep):
+    """Compute the stage, which reads ``target``, inside loop ``axis`` of ``target``."""
+
+    op: ClassVar[str] = "reverse_compute_at"
+    target: str
+    axis: str
+
+
+@dataclass(frozen=True)
+class ReverseInline(TensorIrStep):
+    """Compute the stage where the stage that it reads is computed, in place of it."""
+
+    op: ClassVar[str] = "reverse_inline"
+
+
+@dataclass(frozen=True)
+class SetScope(TensorIrStep):
+    """Keep what the stage computes in memory ``scope``."""
+
+    op: ClassVar[str] = "set_scope"
+    scope: str
+
+
+STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, StoreVector, Tensorize, UnrollCompiled, Pipeline,
+                              ReverseComputeAt, ReverseInline, SetScope)})  # fmt: skip

@@ -10,7 +10,7 @@ from ..codegen.applier import StepApplier
 from ..device import DeviceSpec
 from ..ir import Stage, TensorExpression, box
 from ..roller.loops import source_loops
-from ..roller.steps import Bind, Fuse, Step, TensorIrStep
+from ..roller.steps import Bind, CacheWrite, Fuse, Step, TensorIrStep
 from .script import ScheduleError, Script, command_of
 
 #: An axis of a stage, its stride and how many of its steps a loop makes.
@@ -74,7 +74,8 @@ class LoopNest(StepApplier):
                           for a in s.axes}  # fmt: skip
         for step in steps:
             self._command = command_of(step)
-            if isinstance(step, TensorIrStep):
+            late = isinstance(step, CacheWrite) and step.stage in self.loops and step.stage not in self._fresh
+            if isinstance(step, TensorIrStep) or late:
                 self.opaque = True
             if self.opaque:
                 continue  # TensorIR alone knows the loops from here on

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from ..ir import TensorExpression
+from ..ir import Stage, TensorExpression
 from ..roller.loops import source_loops
 from ..roller.steps import CacheRead, CacheWrite, ComputeAt, RFactor, Step
+from .names import Loops
 from .script import ScheduleError, Script
 
 
@@ -26,11 +28,7 @@ def renamed(script: Script, old: TensorExpression, new: TensorExpression) -> Scr
     >>> print(renamed(Script.read("relu.parallel(i0)"), one, other))
     transpose.parallel(i0)  # II  hardware
     """
-    pairs = list(zip(old.stages, new.stages, strict=False))
-    same = len(old.stages) == len(new.stages) and len(old.inputs) == len(new.inputs)
-    if not same or any([a.extent for a in x.axes] != [a.extent for a in y.axes] for x, y in pairs):
-        told = "TVM reads this operator in other stages than 'plan' does without it"
-        raise ScheduleError(told, old.name, "write the script in the names of --line's own plan: --measure --schedule")
+    pairs = _pairs(old, new, "write the script in the names of --line's own plan: --measure --schedule")
     names = {x.name: y.name for x, y in pairs} | {
         x.name: y.name for x, y in zip(old.inputs, new.inputs, strict=True)
     }  # fmt: skip
@@ -43,6 +41,53 @@ def renamed(script: Script, old: TensorExpression, new: TensorExpression) -> Scr
         if isinstance(step, (CacheWrite, RFactor)):
             loops.setdefault(step.name, loops.get(step.stage, {}))
     return Script(tuple(steps))
+
+
+def names_in(
+    own: Mapping[str, Loops], old: TensorExpression, new: TensorExpression
+) -> tuple[dict[str, str], dict[str, Loops]]:  # fmt: skip
+    """Return the names of stages in another reading of the same operator, and its stages and loops by these names.
+
+    Parameters
+    ----------
+    own : mapping
+        Stage or input, in the order wanted -> its loops, or its dimensions.
+    old, new : TensorExpression
+        The reading that `own` is of, and the other one, which may be the same.
+
+    Raises
+    ------
+    ScheduleError
+        The two are not stage by stage the same.
+
+    Examples
+    --------
+    >>> from roller_tvm.ir.operators import operator
+    >>> names_in({"data": 2, "relu": (["a", "b"], [])}, *[operator("relu", shape=(4, 8))] * 2)[1]
+    {'data': 2, 'relu': (['i0', 'i1'], [])}
+    """
+    pairs = _pairs(old, new, "leave out --of: its own names are right for comparing records of one tuner")
+    inputs = zip(old.inputs, new.inputs, strict=True)
+    names = {x.name: y.name for x, y in pairs} | {x.name: y.name for x, y in inputs}
+    made: dict[str, Loops] = {}
+    for name, loops in own.items():
+        made[names.get(name, name)] = loops
+        if isinstance(loops, int) or name not in names:
+            continue
+        stage = new.stage(names[name])
+        named = source_loops(stage.spatial), source_loops(stage.reduce)
+        if [len(part) for part in named] == [len(part) for part in loops]:
+            made[names[name]] = named
+    return names, made
+
+
+def _pairs(old: TensorExpression, new: TensorExpression, remedy: str) -> list[tuple[Stage, Stage]]:
+    """Return the stages of two readings side by side."""
+    pairs = list(zip(old.stages, new.stages, strict=False))
+    same = len(old.stages) == len(new.stages) and len(old.inputs) == len(new.inputs)
+    if not same or any([a.extent for a in x.axes] != [a.extent for a in y.axes] for x, y in pairs):
+        raise ScheduleError("TVM reads this operator in other stages than 'plan' does without it", old.name, remedy)
+    return pairs
 
 
 def _renamed(step: Step, names: dict[str, str], loops: dict[str, dict[str, str]]) -> Step:

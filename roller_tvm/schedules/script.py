@@ -20,9 +20,10 @@ from ..roller.steps import STEPS, Step
 #: Kinds of commands -> the commands of each.
 KINDS = {
     "loops": ("split", "fuse", "reorder", "compute_at", "inline", "unroll", "unroll_limit", "unroll_compiled", "tile",
-              "store_at"),
+              "store_at", "reverse_compute_at", "reverse_inline"),
     "hardware": ("bind", "vectorize", "parallel", "tensorize", "store_vector"),
-    "data": ("cache_read", "cache_write", "pack", "storage_align", "fragment", "rfactor", "matrices"),
+    "data": ("cache_read", "cache_write", "pack", "storage_align", "fragment", "rfactor", "matrices",
+             "set_scope"),
     "synchronisation": ("pipeline",),
 }  # fmt: skip
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}

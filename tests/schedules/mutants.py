@@ -3,9 +3,14 @@
 import numpy as np
 
 from roller_tvm.codegen.dialect import dialect_here
-from roller_tvm.codegen.flat import called, kind_of, number_of
+from roller_tvm.codegen.flat import access_of, called, kind_of, number_of
 
 from .interpret import Run, Wrong
+
+
+def shape_of(load):
+    buffer, _ = access_of(load)
+    return buffer.shape
 
 
 def mutants(func):
@@ -43,6 +48,13 @@ def mutants(func):
             return None
         return tir.BufferLoad(node.source, shifted(list(node.indices), by))
 
+    def elsewhere(node):
+        extent = number_of(shape_of(node)[-1]) if len(node.indices) else None
+        if extent is None or extent < 2:
+            return None
+        last = tir.FloorMod(node.indices[-1] + tir.const(1, "int32"), tir.const(extent, "int32"))
+        return tir.BufferLoad(node.source, [*node.indices[:-1], last])
+
     def trips(node, by):
         extent = number_of(node.extent)
         if extent is None or extent + by < 1 or int(node.kind) == 4:
@@ -71,6 +83,7 @@ def mutants(func):
 
     yield from at_each("store shifted", tir.BufferStore, lambda n: store(n, 1))
     yield from at_each("load shifted", dialect.loads, lambda n: load(n, 1))
+    yield from at_each("load elsewhere", dialect.loads, elsewhere)
     yield from at_each("loop shorter", tir.For, lambda n: trips(n, -1))
     yield from at_each("loop longer", tir.For, lambda n: trips(n, 1))
     yield from at_each("initial value dropped", tir.BufferStore, dropped)

@@ -78,6 +78,15 @@ def test_a_dropped_barrier_names_two_threads():
     assert np.isfinite(answer(func)).all()
 
 
+@pytest.mark.parametrize("rule", ["loop shorter", "load elsewhere"])
+def test_each_way_to_an_output_is_looked_at(rule):
+    func, reference = lowered("softmax shape=4x10", "avx2")  # the maximum alone brings each element to each output
+    right = answer(reference)
+    wrong = [(kind, m) for kind, m in mutants(func) if kind.startswith(rule) and is_wrong(m, right)]
+    assert len(wrong) > 1
+    assert [kind for kind, m in wrong if prove_lowered(m, reference).answer != "refuted"] == []
+
+
 def test_copies_that_run_ahead_have_to_be_waited_for():
     func, reference = lowered("matmul m=64 n=64 k=128", "a100", Features.of_tensor_ir(device("a100")))
     assert str(prove_lowered(func, reference)).count("proven") == 2

@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
+def of_model(args: argparse.Namespace, device: DeviceSpec, any_target: bool = False) -> WorkloadOf:
     """Return a lookup of records' operators among a model's tasks."""
     from roller_bench.zoo import TESTING, find_model
 
@@ -150,7 +150,7 @@ def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
             found = find_model(word, Path(folder))
             model = load_model(found.path, found.shapes, layout)
     say(f"records are looked up among the tasks of {word}")
-    return ModelWorkloads(word, model.mod, model.params, device)
+    return ModelWorkloads(word, model.mod, model.params, device, any_target)
 
 
 def replayed(paths: list[Path], most: int | None, workload_of: WorkloadOf) -> Iterator[Replayed]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,22 @@ def replay_database(folder: Path, most: int | None = None) -> list[Replayed]:
         unread = sum(1 for s in strangers if not s.foreign)
         result.append(Replayed(path, None, (), unread, unread, tuple(strangers), path.parent.name))
     return result
+
+
+def traces(folder: Path) -> Iterator[tuple[str, Any, TirReading, int, str, float]]:
+    """Yield (operator, module, its reading, line number, record, seconds) of a database's records that can be read."""
+    from tvm.s_tir import tensor_intrin  # noqa: F401 - traces name TVM's intrinsics
+
+    tasks, _ = _workloads(file_of(folder, WORKLOADS))
+    for number, line in _lines(file_of(folder, RECORDS)):
+        try:
+            workload, data = _parse(line)
+        except ValueError:
+            continue
+        times = data[1] if isinstance(data[1], list) and data[1] else [NO_TIME]
+        if (task := tasks.get(workload)) is not None:
+            seconds = sum(map(float, times)) / len(times)
+            yield task.name, task.mod, task.reading, number, json.dumps(data), seconds
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

@@ -60,10 +60,12 @@ class ModelWorkloads:
         See ``relay.build``: the keys of tasks depend on which parameters are bound.
     device : DeviceSpec
         The device that the records were measured on.
+    any_target : bool
+        Whether records for CPUs are looked up too.
     """
 
-    def __init__(self, title: str, mod: Any, params: Any, device: DeviceSpec) -> None:
-        self.title, self.device = title, device
+    def __init__(self, title: str, mod: Any, params: Any, device: DeviceSpec, any_target: bool = False) -> None:
+        self.title, self.device, self.any_target = title, device, any_target
         self._model = mod, params
         self._tasks: dict[str, dict[str, Any]] = {}  # kind of target -> key -> task
 
@@ -71,21 +73,22 @@ class ModelWorkloads:
         if not hashed(record.key):
             return named_workload(record, path)
         kind = record.target_kind
-        if kind not in GPUS:
+        if kind not in GPUS and not self.any_target:
             told = kind or "empty"
             raise Unreadable(f"its target is {told}: kernels of GPUs alone are predicted ({', '.join(GPUS)})")
-        task = self.tasks(kind).get(_plain(record.key))
+        target = kind if kind in GPUS else record.target
+        task = self.tasks(target).get(_plain(record.key))
         if task is None:
-            return self._by_file(record, path, kind)
+            return self._by_file(record, path, target)
         try:
             return workload_of_dag(task.search_task.compute_dag, task.name)
         except UnsupportedOperator as error:
             raise Unreadable(f"task {task.name} of {self.title} cannot be planned: {last_line(error.what)}") from None
 
     def tasks(self, kind: str) -> dict[str, Any]:
-        """Return the model's tasks for a kind of target by key; extracted once, which takes seconds."""
+        """Return the model's tasks for a kind of GPU or a target by key; extracted once, which takes seconds."""
         if kind not in self._tasks:
-            target = make_target(f"{kind} {GPUS[kind]}{self.device.arch}" if GPUS[kind] else kind)
+            target = make_target(f"{kind} {GPUS[kind]}{self.device.arch}" if GPUS.get(kind) else kind)
             found = extract_tasks(*self._model, target, self.device)
             self._tasks[kind] = {_plain(task.key): task for task in found}
         return self._tasks[kind]

@@ -16,6 +16,7 @@ from .affine import Text
 from .digits import fused_from, part_of, split_index, summands
 from .kernel import THREAD, Access, Buffer, Dim, Kernel, Statement
 from .sets import library, plain_of
+from .ways import CHOICE, INDEX, Way, joined, step_of
 
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
@@ -128,48 +129,47 @@ class Accesses:
 
     def _store(self, store: Any) -> None:
         value, indices = store.value, list(store.indices)
-        accesses: list[tuple[Any, list[Any], bool, list[str], bool]] = []
-        self._loads(value, [], True, accesses)
+        accesses: list[tuple[Any, ...]] = []
+        self._loads(value, [], True, (), accesses)
         for index in indices:
-            self._loads(index, [], True, accesses)
+            self._loads(index, [], True, (INDEX,), accesses)
         update = _updates(value, store.buffer, indices)
-        accesses.append((store.buffer, indices, True, [], True))
+        accesses.append((store.buffer, indices, True, [], True, ()))
         self._statement(accesses, f"{store.buffer.name}[{', '.join(map(str, indices))}]", update)
         if self.issuing:
             self.kernel.statements[-1] = replace(self.kernel.statements[-1], issued=True)
 
-    def _loads(self, node: Any, rules: list[str], exact: bool, found: list[Any]) -> None:
-        """Collect the loads of an expression, each with the conditions under which it is read."""
+    def _loads(self, node: Any, rules: list[str], exact: bool, way: Way, found: list[Any]) -> None:
+        """Collect the loads of an expression, each with the conditions under which it is read and its way upwards."""
         kind = kind_of(node)
         if kind in ("Var", "SizeVar"):
             if hash(node) in self.values:
-                self._loads(self.values[hash(node)], rules, exact, found)
+                self._loads(self.values[hash(node)], rules, exact, way, found)
             return
         if kind == "Select" or called(node) == "if_then_else":
-            condition, yes, no = (
-                (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
-            )
-            self._loads(condition, rules, exact, found)
+            condition, yes, no = (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
+            self._loads(condition, rules, exact, joined(way, (CHOICE,)), found)
             for holds, part in ((True, yes), (False, no)):
                 text = self._text()
                 rule = closed(text, text.condition(condition, holds))
-                self._loads(part, [*rules, rule], exact and not text.opaque, found)
+                self._loads(part, [*rules, rule], exact and not text.opaque, way, found)
             return
         if kind == "Let":
             self.values[hash(node.var)] = node.value
-            self._loads(node.body, rules, exact, found)
+            self._loads(node.body, rules, exact, way, found)
             return
         if is_load(node):
             buffer, indices = access_of(node)
-            found.append((buffer, indices, False, rules, exact))
+            found.append((buffer, indices, False, rules, exact, way))
             for index in indices:
-                self._loads(index, rules, exact, found)
+                self._loads(index, rules, exact, joined(way, (INDEX,)), found)
             return
         if called(node) in ("address_of", "tvm_access_ptr", "access_ptr"):
             self.kernel.unread.append(f"an address: {node}")
             return
-        for part in _direct_parts(node):
-            self._loads(part, rules, exact, found)
+        parts = _direct_parts(node)
+        for number, part in enumerate(parts):
+            self._loads(part, rules, exact, joined(way, step_of(node, number, len(parts))), found)
 
     def _statement(self, accesses: Sequence[Any], text: str, update: str = "", extra: Sequence[str] = ()) -> None:
         number, dims = len(self.kernel.statements), [p for p in self.place if isinstance(p, Dim)]
@@ -192,7 +192,7 @@ class Accesses:
 
     def _access(
         self, space: str, around: str, extra: Sequence[str], buffer: Any, indices: list[Any], write: bool,
-        rules: list[str], exact: bool,
+        rules: list[str], exact: bool, way: Way,
     ) -> Access | None:  # fmt: skip
         memory = self.buffers.get(memory_of(buffer))
         if memory is None:
@@ -234,7 +234,7 @@ class Accesses:
             element, home = (plain_of(found, found.domain()) for found in (element, home))
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         known = self.exact and not text.opaque
-        return Access(memory, element, home, write, exact and known, told, known and not exact)
+        return Access(memory, element, home, write, exact and known, told, known and not exact, way)
 
     def _flattened(
         self, memory: Buffer, indices: Sequence[Any], rules: Sequence[str], lanes: Sequence[str]
@@ -320,6 +320,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def _updates(value: Any, buffer: Any, indices: list[Any]) -> str:
     """Return what combines a stored value with the element that it replaces, '' if nothing does."""
+
     def own(node: Any) -> bool:
         if not is_load(node):
             return False

@@ -62,7 +62,7 @@ class Flow:
                 used = True
                 if access.write:
                     (adds if s.update or not access.exact else sets).append(access.homes)
-                elif not (s.update and _is_own(s, access)):
+                elif not (s.update and is_own(s, access)):
                     reads[f"R{s.number}_{n}"] = s, n, access
             if used:
                 times.append(_time(s, s.space, depth))
@@ -150,7 +150,7 @@ def _unset(flow: Flow) -> Finding | None:
     return None
 
 
-def _is_own(statement: Statement, access: Access) -> bool:
+def is_own(statement: Statement, access: Access) -> bool:
     """Return whether a read is of the element that the statement writes."""
     write = statement.write
     return write is not None and bool(access.elements.is_subset(write.elements))

@@ -86,6 +86,8 @@ class Access:
         The access as TVM prints it, or the part that is not affine.
     open : bool
         True if only a condition around a read is not affine: `elements` are those that may be read.
+    way : tuple of str
+        Operations between a read and the value that the statement stores, the outermost first.
     """
 
     buffer: Buffer
@@ -95,6 +97,7 @@ class Access:
     exact: bool
     text: str
     open: bool = False
+    way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

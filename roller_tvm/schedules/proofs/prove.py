@@ -11,10 +11,11 @@ from .answers import UNDECIDED, Finding, Proof
 from .flow import Flow, initialised
 from .kernel import Kernel
 from .memory import bounds, within_device, written
+from .origins import Origins
 from .races import barriers, races
 from .read import read_kernel
 from .sets import library
-from .values import Origins, same_values
+from .values import same_values
 
 #: CPU time that the questions about one kernel may take together.
 SECONDS = 2.0

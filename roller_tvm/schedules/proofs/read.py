@@ -12,6 +12,7 @@ from .accesses import Accesses, closed, divided, extra_names, memory_of, scope_o
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
 from .digits import cuts_of, strides_of
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
+from .ways import combiner_of
 
 #: ``For.kind`` -> kind of a loop; a loop of threads (4) says its own.
 _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
@@ -36,6 +37,7 @@ def read_kernel(func: Any, largest: int = 2**20, flat: bool = False) -> Kernel:
 
 class _Reader(Accesses):
     landings: dict[int, list[Landing]]
+    combiner = ""  # of the reduction over threads around the place
 
     def function(self, func: Any) -> None:
         mapped = getattr(func, "buffer_map", None)
@@ -171,6 +173,10 @@ class _Reader(Accesses):
             self.place.append(len(self.landings[hash(stmt)]))
             self.visit(stmt.body)
             self.place.pop()
+        elif key == "reduce_scope":
+            outer, self.combiner = self.combiner, combiner_of(stmt.node)
+            self.visit(stmt.body)
+            self.combiner = outer
         elif key == "double_buffer_scope":
             self.kernel.unread.append(f"copies that run ahead ({key})")
             self.visit(stmt.body)
@@ -240,7 +246,7 @@ class _Reader(Accesses):
                 self.kernel.unread.append("the result of a reduction over threads")
                 return
             buffer, indices = access_of(result)
-            writes.append((buffer, indices, True, [], True))
+            writes.append((buffer, indices, True, [], True, ()))
         reads: list[Any] = []
         extra: list[str] = []
         dims = [dim for v in variables for dim in self.dims.get(hash(v), ())]
@@ -251,7 +257,7 @@ class _Reader(Accesses):
         text = self._text()
         holds = closed(text, text.condition(condition))
         for source in sources:
-            self._loads(source, [holds], not text.opaque, reads)
+            self._loads(source, [holds], not text.opaque, (self.combiner,), reads)
         # Sources are of other threads: their homes are those threads'.
         made_reads = [self._of_group(read, group, extra) for read in reads]
         self.reduced = {}

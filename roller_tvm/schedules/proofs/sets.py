@@ -28,6 +28,14 @@ def library() -> ModuleType:
     return islpy
 
 
+def whole(value: Any) -> int:
+    """Return a number of isl's; raise its error where its limit of work was met on the way."""
+    try:
+        return int(value.to_python())
+    except TypeError:  # a text that isl did not finish
+        raise library().Error("a number failed") from None
+
+
 def plain_of(relation: Any, domain: Any) -> Any:
     """Return a relation without quotients, if its affine hull is a function on the same domain.
 
@@ -58,7 +66,7 @@ def by_digits(relation: Any) -> bool:
     count = basic.dim(isl.dim_type.in_)
     if basic.dim(isl.dim_type.param) or not domain.is_bounded():
         return False
-    ranges = [(domain.dim_max_val(n) - domain.dim_min_val(n)).to_python() for n in range(count)]
+    ranges = [whole(domain.dim_max_val(n) - domain.dim_min_val(n)) for n in range(count)]
     known, sums = {n for n in range(count) if not ranges[n]}, []
     for rule in basic.get_constraints():
         if rule.is_equality() and not any(_factors(rule, isl.dim_type.div, basic)):
@@ -72,7 +80,7 @@ def by_digits(relation: Any) -> bool:
 
 
 def _factors(rule: Any, kind: Any, basic: Any) -> list[int]:
-    return [int(rule.get_coefficient_val(kind, n).to_python()) for n in range(basic.dim(kind))]
+    return [whole(rule.get_coefficient_val(kind, n)) for n in range(basic.dim(kind))]
 
 
 def _digits_of(factors: dict[int, int], ranges: list[int]) -> set[int]:

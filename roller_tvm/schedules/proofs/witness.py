@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from .kernel import Access, Buffer, Kernel, Statement
-from .sets import library
+from .sets import library, whole
 
 
 def point_of(relation: Any, inner: bool = False) -> list[int]:
     """Return one point of a map: the coordinates of its input, then those of its output."""
     isl = library()
-    whole = relation.wrap() if hasattr(relation, "wrap") else relation
-    point = whole.sample_point()
+    every = relation.wrap() if hasattr(relation, "wrap") else relation
+    point = every.sample_point()
     count = point.get_space().dim(isl.dim_type.set)
-    return [int(point.get_coordinate_val(isl.dim_type.set, n).to_python()) for n in range(count)]
+    return [whole(point.get_coordinate_val(isl.dim_type.set, n)) for n in range(count)]
 
 
 def parameters_of(relation: Any, kernel: Kernel) -> str:
@@ -22,12 +22,12 @@ def parameters_of(relation: Any, kernel: Kernel) -> str:
     isl = library()
     if not kernel.parameters:
         return ""
-    whole = relation.wrap() if hasattr(relation, "wrap") else relation
-    point = whole.sample_point()
+    every = relation.wrap() if hasattr(relation, "wrap") else relation
+    point = every.sample_point()
     space, found = point.get_space(), []
     for n in range(space.dim(isl.dim_type.param)):
         name = space.get_dim_name(isl.dim_type.param, n)
-        value = point.get_coordinate_val(isl.dim_type.param, n).to_python()
+        value = whole(point.get_coordinate_val(isl.dim_type.param, n))
         found.append(f"{kernel.parameters.get(name, name)}={value}")
     return f" for {', '.join(found)}" if found else ""
 

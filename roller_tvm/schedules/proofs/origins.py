@@ -1,0 +1,302 @@
+"""Elements of inputs that reach the outputs of a kernel, by which operations, and which of them meet in sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .flow import Flow, is_own
+from .kernel import Access, Statement
+from .sets import by_digits, library, plain_of
+from .ways import AS_IT_IS, Ways, both_of, text_of
+
+#: Combinations that a value may enter twice.
+_IDEMPOTENT = ("Max", "Min")
+#: Longest chain of stages that is followed, and most ways by which one value may go.
+_STAGES, _WAYS = 40, 1000
+#: An output, inputs, all by position among the parameters, and in words how values get from these to it.
+Key = tuple[int, tuple[int, ...], str]
+#: An input, isl.Map from iterations to its elements, and ways from these to the value that is read.
+Root = tuple[int, Any, Ways]
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One value of which a term is made: an element of an input, or a reduction.
+
+    Attributes
+    ----------
+    input : int or None
+        None for a reduction: then `elements` are iterations that set it, and `behind` says which elements of each
+        input it is made of.
+    """
+
+    input: int | None
+    elements: Any
+    ways: Ways
+    behind: dict[int, Any] = field(default_factory=dict)
+
+    def of(self, relation: Any, ways: Ways) -> _Leaf:
+        """Return the same of iterations that get at those of this leaf."""
+        behind = {n: relation.apply_range(elements) for n, elements in self.behind.items()}
+        return _Leaf(self.input, relation.apply_range(self.elements), both_of(ways, self.ways), behind)
+
+    def is_one(self, relation: Any) -> bool:
+        """Return whether iterations that reach the same element of an output get the same value."""
+        if relation.apply_range(self.elements).is_single_valued():
+            return True
+        back = relation.reverse().apply_range(relation)
+        known = (back.apply_range(elements).is_subset(elements) for elements in self.behind.values())
+        return bool(self.behind) and all(known)
+
+
+@dataclass
+class Origins:
+    """Elements of inputs that reach the outputs.
+
+    Attributes
+    ----------
+    inputs : dict
+        Output, one input, one way -> for each statement that reads the input an isl.Map from its iterations to pairs of
+        elements [output -> input].
+    terms : dict
+        Output, the inputs of a sum's term, ways -> the same of the statements that sum.
+    twice : list of str
+        Sums that hold the same term twice.
+    skipped : set of str
+        Parts that could not be followed.
+    """
+
+    flow: Flow
+    inputs: dict[Key, list[Any]] = field(default_factory=dict)
+    terms: dict[Key, list[Any]] = field(default_factory=dict)
+    twice: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        kernel = self.flow.kernel
+        self.position = {b.number: n for n, b in enumerate(b for b in kernel.buffers if b.parameter)}
+        self._roots: dict[tuple[int, int], Root | None] = {}
+        self._grouped: dict[int, dict[int, Ways]] = {}
+        self._made: dict[tuple[int, int], dict[int, Any]] = {}
+        self._asked: set[tuple[int, int]] = set()
+        for number, final in self.flow.finals.items():
+            for (s, ways), relation in self._reached(final).items():
+                self._inputs_of(number, kernel.statements[s], relation, ways)
+                self._terms_of(number, kernel.statements[s], relation, ways)
+
+    def _reached(self, final: Any) -> dict[tuple[int, Ways], Any]:
+        """Return the statements that reach an output's elements, and by which ways: output -> statement."""
+        found: dict[tuple[int, Ways], Any] = {}
+        frontier: dict[tuple[int, Ways], Any] = {(s, AS_IT_IS): relation for s, relation in _by_target(final).items()}
+        for _ in range(_STAGES):
+            following: dict[tuple[int, Ways], Any] = {}
+            for key, relation in frontier.items():
+                new = relation if key not in found else relation.subtract(found[key])
+                if key in found and new.is_empty():
+                    continue
+                found[key] = relation if key not in found else found[key].union(relation).coalesce()
+                statement, ways = self.flow.kernel.statements[key[0]], key[1]
+                for n, own in self._groups(statement).items():
+                    if (statement.number, n) not in self.flow.sources or self._root(statement, n) is not None:
+                        continue  # what copies hold is read of the input itself
+                    longer = both_of(ways, own)
+                    if len(longer) > _WAYS:
+                        self.skipped.add(f"more than {_WAYS} ways to an output")
+                        continue
+                    step = library().UnionMap.from_map(new).apply_range(self.flow.sources[statement.number, n])
+                    for target, more in _by_target(step).items():
+                        at = target, longer
+                        following[at] = more if at not in following else following[at].union(more)
+            frontier = following
+            if not frontier:
+                return found
+        self.skipped.add("a chain of stages without an end")
+        return found
+
+    def _groups(self, statement: Statement) -> dict[int, Ways]:
+        """Return the reads of a statement, the same element once, each with all its ways to the value."""
+        if statement.number not in self._grouped:
+            found: dict[int, Ways] = {}
+            for n, access in enumerate(statement.accesses):
+                if access.write or (statement.update and is_own(statement, access)):
+                    continue
+                same = (m for m in found if _equal(statement.accesses[m], access))
+                first = next(same, n)
+                found[first] = found.get(first, frozenset()) | {access.way}
+            self._grouped[statement.number] = found
+        return self._grouped[statement.number]
+
+    def _inputs_of(self, output: int, statement: Statement, relation: Any, ways: Ways) -> None:
+        for n, own in self._groups(statement).items():
+            access, root = statement.accesses[n], self._root(statement, n)
+            if root is not None:
+                self._add(output, root[0], both_of(both_of(ways, own), root[2]), _pairs(relation, root[1]))
+            elif (statement.number, n) not in self.flow.sources and access.buffer.parameter:
+                self.skipped.add(access.text)
+                pairs = _pairs(relation, access.elements)
+                self._add(output, self.position[access.buffer.number], both_of(ways, own), pairs)
+
+    def _add(self, output: int, position: int, ways: Ways, pairs: Any) -> None:
+        for way in ways:
+            self.inputs.setdefault((self.position[output], (position,), " ".join(way)), []).append(pairs)
+
+    def _terms_of(self, output: int, statement: Statement, relation: Any, ways: Ways) -> None:
+        """Note which elements a statement that sums combines with each other."""
+        if not statement.update or statement.write is None:
+            return
+        leaves: list[_Leaf] = []
+        for n, own in self._groups(statement).items():
+            found = self._leaves(statement, n)
+            if found is None:
+                self.skipped.add(f"which values meet in {statement.text}")
+                return
+            leaves += [replace(leaf, ways=both_of(own, leaf.ways)) for leaf in found]
+        if not leaves:
+            self.skipped.add(f"a sum of numbers alone, {statement.text}")
+            return
+        leaves = _merged(leaves)
+        known = sorted(((leaf.input, text_of(both_of(ways, leaf.ways)), leaf) for leaf in leaves
+                        if leaf.input is not None), key=lambda leaf: leaf[:2])  # fmt: skip
+        if len(leaves) > 1 and not all(leaf.is_one(relation) for leaf in leaves if leaf.input is None):
+            self.skipped.add(f"which values meet in {statement.text}")
+        if known:
+            key = self.position[output], tuple(n for n, _, _ in known), " with ".join(words for _, words, _ in known)
+            self.terms.setdefault(key, []).append(_pairs(relation, _joint([leaf for _, _, leaf in known])))
+        if statement.update not in _IDEMPOTENT:
+            made = _pairs(relation, _joint(leaves))
+            if not (by_digits(made) or made.is_injective()):
+                self.twice.append(statement.text)
+
+    def _leaves(self, statement: Statement, n: int) -> list[_Leaf] | None:
+        """Return the values of which a read gets one; None if they are open."""
+        root = self._root(statement, n)
+        if root is not None:
+            return [_Leaf(*root)]
+        if (statement.number, n) not in self.flow.sources:
+            return None
+        targets = _by_target(self.flow.sources[statement.number, n])
+        sources = {t: self.flow.kernel.statements[t] for t in targets}
+        setting = [t for t, source in sources.items() if not source.update]
+        if len(setting) != 1 or not statement.accesses[n].exact:
+            return None
+        relation = targets[setting[0]]
+        whole = [_Leaf(None, relation, AS_IT_IS, self._behind(statement, n))]
+        groups = self._groups(sources[setting[0]])
+        if len(targets) > 1 or not groups:
+            return whole
+        found: list[_Leaf] = []
+        for m, ways in groups.items():
+            inner = self._leaves(sources[setting[0]], m)
+            if inner is None:
+                return whole
+            found += [leaf.of(relation, ways) for leaf in inner]
+        return found
+
+    def _behind(self, statement: Statement, n: int) -> dict[int, Any]:
+        """Return which elements of each input a read is made of, whatever the way."""
+        key, found = (statement.number, n), dict[int, Any]()
+        if key in self._made:
+            return self._made[key]
+        if key in self._asked:
+            self.skipped.add(f"a value made of itself, {statement.text}")
+            return found
+        self._asked.add(key)
+        root, access = self._root(statement, n), statement.accesses[n]
+        if root is not None:
+            found[root[0]] = root[1]
+        elif key not in self.flow.sources:
+            if access.buffer.parameter:
+                found[self.position[access.buffer.number]] = access.elements
+        else:
+            for target, relation in _by_target(self.flow.sources[key]).items():
+                source = self.flow.kernel.statements[target]
+                for m in self._groups(source):
+                    for at, elements in self._behind(source, m).items():
+                        more = relation.apply_range(elements)
+                        found[at] = found[at].union(more) if at in found else more
+        self._made[key] = found
+        return found
+
+    def _root(self, statement: Statement, n: int) -> Root | None:
+        """Return the input, and the one element of it, that a read gets through copies; None if it gets another."""
+        key = statement.number, n
+        if key not in self._roots:
+            self._roots[key] = None
+            self._roots[key] = self._find_root(key, statement.accesses[n])
+        return self._roots[key]
+
+    def _find_root(self, key: tuple[int, int], access: Access) -> Root | None:
+        if not (access.exact or access.open):  # whichever way a condition goes, the same may be read
+            return None
+        if key not in self.flow.sources:
+            known = access.buffer.parameter
+            return (self.position[access.buffer.number], access.elements, AS_IT_IS) if known else None
+        found: Root | None = None
+        for target, relation in _by_target(self.flow.sources[key]).items():
+            source = self.flow.kernel.statements[target]
+            reads = self._groups(source)
+            if source.update or len(reads) != 1:
+                return None
+            ((n, own),) = reads.items()
+            root = self._root(source, n)
+            if root is None:
+                return None
+            ways = both_of(own, root[2])
+            if found is not None and found[::2] != (root[0], ways):
+                return None
+            made = relation.apply_range(root[1])
+            found = root[0], made if found is None else found[1].union(made), ways
+        if found is None:
+            return None
+        plain = plain_of(found[1], access.elements.domain())
+        return (found[0], plain, found[2]) if plain.is_single_valued() else None
+
+
+def _equal(one: Access, other: Access) -> bool:
+    return one.buffer == other.buffer and one.exact == other.exact and bool(one.elements.is_equal(other.elements))
+
+
+def _merged(leaves: list[_Leaf]) -> list[_Leaf]:
+    """Return leaves with the same element of an input once, by all its ways."""
+    found: list[_Leaf] = []
+    for leaf in leaves:
+        for at, other in enumerate(found):
+            if leaf.input is not None and leaf.input == other.input and leaf.elements.is_equal(other.elements):
+                found[at] = replace(other, ways=other.ways | leaf.ways)
+                break
+        else:
+            found.append(leaf)
+    return found
+
+
+def _joint(leaves: list[_Leaf]) -> Any:
+    """Return iterations -> the elements of several leaves."""
+    isl = library()
+    joint = leaves[0].elements.set_tuple_name(isl.dim_type.out, "I")
+    for other in leaves[1:]:
+        joint = joint.flat_range_product(other.elements)
+    return joint.set_tuple_name(isl.dim_type.out, "I")
+
+
+def _pairs(relation: Any, elements: Any) -> Any:
+    """Return iterations -> [element of the output -> elements of inputs]."""
+    isl = library()
+    reached = relation.reverse().set_tuple_name(isl.dim_type.out, "F")
+    return reached.range_product(elements.set_tuple_name(isl.dim_type.out, "I"))
+
+
+def all_of(several: list[Any]) -> Any:
+    """Return all pairs as one isl.Set, None if there are none."""
+    found = None
+    for one in several:
+        found = one.range() if found is None else found.union(one.range())
+    return None if found is None else found.coalesce()
+
+
+def _by_target(union: Any) -> dict[int, Any]:
+    """Return a union of maps to statements as a map a statement."""
+    isl = library()
+    maps: list[Any] = []
+    union.foreach_map(maps.append)
+    return {int(m.get_tuple_name(isl.dim_type.out)[1:]): m for m in maps if not m.is_empty()}

@@ -1,0 +1,66 @@
+"""Ways of values: the operations that an element passes until it reaches an output, in either TVM line's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...codegen.flat import called, kind_of
+
+#: Operations, the outermost first.
+Way = tuple[str, ...]
+#: All ways by which one value gets to another.
+Ways = frozenset[Way]
+AS_IT_IS: Ways = frozenset({()})
+#: Steps of what decides which value is taken, and of what tells where it stands.
+CHOICE, INDEX = "choice", "index"
+#: Operations of which it is the same which part stands left. One in the other is one with more parts.
+_EITHER = ("Add", "Mul", "Max", "Min", "And", "Or")
+#: These hand a value on.
+_SAME = ("Cast", "Broadcast", "Ramp", "Shuffle")
+
+
+def step_of(node: Any, number: int, parts: int) -> Way:
+    """Return the step from a part of an expression, by its number, to the expression."""
+    kind = kind_of(node)
+    if kind in _SAME:
+        return ()
+    name = called(node) or kind
+    return (name if kind in _EITHER or parts < 2 else f"{name}.{number}",)
+
+
+def joined(outer: Way, inner: Way) -> Way:
+    """Return one way after another.
+
+    Examples
+    --------
+    >>> joined(("Add",), ("Add", "exp"))
+    ('Add', 'exp')
+    >>> joined(("Sub.1",), ("Sub.1",))
+    ('Sub.1', 'Sub.1')
+    """
+    if outer and inner and outer[-1] == inner[0] and inner[0] in _EITHER:
+        return (*outer, *inner[1:])
+    return (*outer, *inner)
+
+
+def both_of(outer: Ways, inner: Ways) -> Ways:
+    """Return each of the outer ways after each of the inner ones."""
+    return frozenset(joined(one, other) for one in outer for other in inner)
+
+
+def text_of(ways: Ways) -> str:
+    """Return ways in words.
+
+    Examples
+    --------
+    >>> text_of(frozenset({("Mul",), ("Add", "exp")}))
+    'Add exp | Mul'
+    """
+    return " | ".join(sorted(" ".join(way) for way in ways))
+
+
+def combiner_of(reducer: Any) -> str:
+    """Return the operation of a reduction over threads, 'reducer' if it is none of TVM's own."""
+    results = list(getattr(reducer, "result", ()))
+    kind = kind_of(results[0]) if len(results) == 1 else ""
+    return kind if kind in _EITHER else "reducer"
