@@ -134,7 +134,7 @@ class _Watch:
         return ""
 
     def _tensor(self, kind: str, inputs: Sequence[Any], attrs: Sequence[Any]) -> tuple[str, Digits]:
-        """Return what a copy is made of or whose layout changes, and the digits of that layout."""
+        """Return the tensor of a copy or of a new layout, and the digits of this layout."""
         if kind not in ("CacheRead", "TransformLayout"):
             return "", ()
         regions = self.schedule.get(inputs[0]).reads

@@ -1,4 +1,4 @@
-"""Elements of inputs that reach the outputs of a kernel, by which operations, and which of them meet in sums."""
+"""Elements of inputs that reach the outputs of a kernel, the operations on their ways, and their meetings in sums."""
 
 from __future__ import annotations
 
