@@ -101,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
     expression = parse_operator(args.words)
     if args.schedule or args.schedule_from is not None:
         done = schedule.run(args, expression, device, features)
+        if args.levels:
+            schedule.levels(args, device, features)
         return max(done, schedule.prove(args, device, features)) if args.prove else done
     construction, milliseconds = _timed(expression, device, features, args.top)
     if args.measured is not None:
@@ -112,6 +114,9 @@ def run(args: argparse.Namespace) -> int:
         line, tensors, best = _of_line(args, "execute a plan's kernels", device, features)
         for checked in line.check_plan(best.plan, tensors, device.arch, args.on_pocl):
             print(f"\n#1 {checked}", file=sys.stderr if args.json else sys.stdout)
+    if args.levels:
+        print()
+        schedule.levels(args, device, features)
     if args.prove:
         print()
         return max(printed, schedule.prove(args, device, features))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from roller_tvm.cli.line import models_of
 from roller_tvm.device import DeviceSpec
@@ -28,6 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", action="store_true", help=f"{told}; needs a TVM")
     told = "prove the kernels of the best plan, or of --schedule-from, by integer sets: bounds, races, barriers, values"
     parser.add_argument("--prove", action="store_true", help=f"{told}; needs a TVM and islpy")
+    told = "print the iterations of these kernels, their order and place, memory and copies, as sets of isl"
+    parser.add_argument("--levels", action="store_true", help=f"{told}; needs a TVM and islpy")
+
+
+def _steps_of(args: argparse.Namespace, device: DeviceSpec, features: Features, why: str) -> tuple[Any, ...]:
+    """Return the line, the operator as its tensors, and the steps of the best plan or of a script."""
+    from roller_tvm.ir.operators import parse_params
+    from roller_tvm.te import te_operator
+
+    line = models_of(args, why)
+    tensors = list(te_operator(args.words[0], **parse_params(" ".join(args.words[1:]))))
+    read = line.read(tensors)
+    if args.schedule_from is None:
+        return line, tensors, schedule(read, None, device, features).script.steps
+    script = Script.read(_text(args.schedule_from), str(args.schedule_from))
+    return line, tensors, renamed(script, parse_operator(args.words), read).steps
 
 
 def check(args: argparse.Namespace, device: DeviceSpec) -> None:
@@ -37,8 +54,9 @@ def check(args: argparse.Namespace, device: DeviceSpec) -> None:
               ("json", "--json"), ("measured", "--rank-by"))  # fmt: skip
     if given and (other := next((told for name, told in others if getattr(args, name)), "")):
         raise UsageError(f"{other} does not go with {given}", "plan", "give one of them")
-    if args.prove and (args.operators or args.json):
-        raise UsageError("--prove is about one operator, and prints no JSON", "plan", "leave one of them out")
+    for name in ("prove", "levels"):
+        if getattr(args, name) and (args.operators or args.json):
+            raise UsageError(f"--{name} is about one operator, and prints no JSON", "plan", "leave one of them out")
     if args.measure and args.schedule_from is None:
         raise UsageError("--measure goes with --schedule-from FILE", "plan", "give both")
     if args.measure and device.kind != "cpu":
@@ -60,20 +78,16 @@ def run(args: argparse.Namespace, expression: TensorExpression, device: DeviceSp
 
 def prove(args: argparse.Namespace, device: DeviceSpec, features: Features) -> int:
     """Print the proof of the best plan, or of a script; 1 if it is refuted."""
-    from roller_tvm.ir.operators import parse_params
-    from roller_tvm.te import te_operator
-
-    line = models_of(args, "proving a schedule")
-    tensors = list(te_operator(args.words[0], **parse_params(" ".join(args.words[1:]))))
-    read = line.read(tensors)
-    if args.schedule_from is not None:
-        script = Script.read(_text(args.schedule_from), str(args.schedule_from))
-        steps = renamed(script, parse_operator(args.words), read).steps
-    else:
-        steps = schedule(read, None, device, features).script.steps
+    line, tensors, steps = _steps_of(args, device, features, "proving a schedule")
     proof = line.prove(tensors, steps, device)
     print(proof)
     return int(proof.answer == "refuted")
+
+
+def levels(args: argparse.Namespace, device: DeviceSpec, features: Features) -> None:
+    """Print the four levels of the best plan's kernels, or of a script's."""
+    line, tensors, steps = _steps_of(args, device, features, "reading the levels of a schedule")
+    print(line.levels(tensors, steps, device))
 
 
 def _text(path: Path) -> str:

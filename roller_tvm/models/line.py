@@ -297,6 +297,10 @@ class ModelLine(ABC):
         """Return the `Proof` of a schedule's kernels (``schedules.proofs``)."""
 
     @abstractmethod
+    def levels(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
+        """Return the `Levels` of a schedule's kernels (``schedules.levels``)."""
+
+    @abstractmethod
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         """Compile a ranked plan's kernels; return a `CompiledPlan`, or a `Rejection`."""
 

@@ -163,21 +163,33 @@ class RelaxModels(ModelLine):
             yield checker.check_plan_on_pocl(plan, tensors)
 
     def prove(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
-        import tvm
-
         from ..codegen.apply_tensorir import apply_steps_tir
         from .proving import prove
 
         func, reading = _prim_func(tensors)
-        words = {"kind": "cuda", "arch": device.arch} if device.arch.startswith("sm_") else {"kind": "llvm"}
         scheduled = apply_steps_tir(func, reading, steps).mod["main"]
-        return prove(scheduled, func, tvm.target.Target(words), device, reading.expression.name)
+        return prove(scheduled, func, _target(device), device, reading.expression.name)
+
+    def levels(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
+        from ..codegen.apply_tensorir import apply_steps_tir
+        from .proving import levels
+
+        func, reading = _prim_func(tensors)
+        return levels(apply_steps_tir(func, reading, steps).mod["main"], _target(device))
 
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         from .cuda import check_resources
 
         func, reading = _prim_func(tensors)
         return check_resources(ranked.plan, ranked.estimate, func, reading, (device.arch,), device=device)
+
+
+def _target(device: DeviceSpec) -> Any:
+    """Return a target of the device's kind."""
+    import tvm
+
+    words = {"kind": "cuda", "arch": device.arch} if device.arch.startswith("sm_") else {"kind": "llvm"}
+    return tvm.target.Target(words)
 
 
 def _prim_func(tensors: Sequence[Any]) -> tuple[Any, Any]:

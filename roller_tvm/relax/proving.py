@@ -10,7 +10,9 @@ import tvm
 from tvm import s_tir
 
 from ..device import DeviceSpec
+from ..schedules.levels import Levels, levels_of
 from ..schedules.proofs import UNDECIDED, Finding, Proof, prove_lowered, verdict
+from ..schedules.proofs.read import read_kernel
 from ..tools import tool
 from .marks import PLANNED
 from .modules import is_prim_func
@@ -53,6 +55,17 @@ def prove(func: Any, original: Any, target: Any, device: DeviceSpec | None = Non
     host = tvm.target.Target("llvm")
     reference = None if original is None else loops_of(original, host)
     return prove_lowered(loops_of(func, target), reference, device, name)
+
+
+def levels(func: Any, target: Any) -> Levels:
+    """Return the four levels of a scheduled function, in isl's notation.
+
+    Examples
+    --------
+    >>> print(levels(schedule.mod["main"], target).storage)
+    { a[o0, o1] -> global[32o0 + o1] : 0 <= o0 <= 15 and 0 <= o1 <= 31; ... }
+    """
+    return levels_of(read_kernel(loops_of(func, target)))
 
 
 def prove_module(before: Any, after: Any, target: Any, device: DeviceSpec) -> dict[str, str]:

@@ -59,8 +59,14 @@ def script_of(
 
     Examples
     --------
-    >>> print(script_of(schedule.mod, schedule.trace, read_prim_func(func)))
-    C.split(i, [8], [i.0, i.1])  # II  loops
+    >>> from tvm import s_tir, te
+    >>> a = te.placeholder((8,), name="a")
+    >>> func = te.create_prim_func([a, te.compute((8,), lambda i: a[i] + 1.0, name="b")])
+    >>> schedule = s_tir.Schedule(func)
+    >>> schedule.parallel(schedule.get_loops(schedule.get_sblock("b"))[0])
+    >>> from roller_tvm.tir import read_prim_func
+    >>> print(script_of(s_tir.Schedule(func).mod, schedule.trace, read_prim_func(func)))
+    b.parallel(i)  # II  hardware
     """
     from tvm import s_tir
 

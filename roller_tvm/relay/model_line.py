@@ -149,13 +149,15 @@ class RelayModels(ModelLine):
             yield checker.check_plan_on_pocl(plan, tensors)
 
     def prove(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
-        from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
         from roller_tvm.relay.proving import prove
         from roller_tvm.te import read_te
 
-        reading = read_te(tensors)
-        schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), steps)
-        return prove(schedule, args, device, reading.expression.name)
+        return prove(*_scheduled(tensors, steps), device, read_te(tensors).expression.name)
+
+    def levels(self, tensors: Sequence[Any], steps: Sequence[Any], device: DeviceSpec) -> Any:
+        from roller_tvm.relay.proving import levels
+
+        return levels(*_scheduled(tensors, steps))
 
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         from roller_tvm.codegen.apply_te import TeProgram
@@ -164,6 +166,14 @@ class RelayModels(ModelLine):
 
         program = TeProgram.of_reading(read_te(tensors), tensors)
         return check_resources(ranked.plan, ranked.estimate, program, (device.arch,))
+
+
+def _scheduled(tensors: Sequence[Any], steps: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Return a te.Schedule of a program, and its arguments."""
+    from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
+    from roller_tvm.te import read_te
+
+    return apply_steps_te(TeProgram.of_reading(read_te(tensors), tensors), steps)
 
 
 LINE = RelayModels()

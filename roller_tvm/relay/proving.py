@@ -8,7 +8,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
+from roller_tvm.schedules.levels import Levels, levels_of
 from roller_tvm.schedules.proofs import Proof, prove_lowered, verdict
+from roller_tvm.schedules.proofs.read import read_kernel
 from roller_tvm.tools import tool
 
 #: Bytes to which StorageFlatten aligns.
@@ -46,6 +48,17 @@ def prove(schedule: Any, args: Sequence[Any], device: DeviceSpec | None = None, 
     outputs = [t.op for t in args if not isinstance(t.op, te.PlaceholderOp)]
     reference = loops_of(te.create_schedule(outputs), args)
     return replace(_proof(_Loops(loops_of(schedule, args)), _Loops(reference), device), kernel=name)
+
+
+def levels(schedule: Any, args: Sequence[Any]) -> Levels:
+    """Return the four levels of a te.Schedule, in isl's notation.
+
+    Examples
+    --------
+    >>> print(levels(schedule, args).schedule)
+    { b_[i] -> [0, i] : 0 <= i <= 7 }
+    """
+    return levels_of(read_kernel(loops_of(schedule, args), flat=True))
 
 
 class _Loops:

@@ -38,6 +38,7 @@ FIGURES = {
     "dynamic": "dynamic:dynamic",
     "families": "families:families",
     "prove": "proofs:prove",
+    "draw-blur": "iteration_space:draw_blur",
     "prove-models": "model_proofs:prove_models",
     "explore": "explore:explore",
     "explore-gpu": "explore_gpu:explore_gpu",
