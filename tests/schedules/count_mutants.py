@@ -11,7 +11,7 @@ from pathlib import Path
 
 from roller_tvm.schedules.proofs import prove_lowered
 
-from .mutants import answer, is_wrong, mutants
+from .mutants import answer, confirmed, is_wrong, mutants
 from .test_mutants import CASES, lowered
 
 MORE = ["matmul m=5 n=12 k=6", "matmul m=12 n=8 k=4", "batch_matmul b=2 m=4 n=6 k=5", "add shape=3x40",
@@ -60,8 +60,13 @@ def judged(words, name, done):
         yield {"kernel": kernel, "mutant": "none", "wrong": False, "answer": proof}
     for mutant, changed in mutants(func):
         if (kernel, mutant) not in done:
-            found = {"wrong": is_wrong(changed, right), "answer": prove_lowered(changed, reference).answer}
-            yield {"kernel": kernel, "mutant": mutant, **found}
+            found = prove_lowered(changed, reference)
+            row = {"kernel": kernel, "mutant": mutant, "wrong": is_wrong(changed, right), "answer": found.answer}
+            refuted = [f for f in found.findings if f.answer == "refuted"]
+            if row["wrong"]:
+                row["shown"] = [f.rule for f in refuted if confirmed(changed, reference, f)]
+                row["not shown"] = [str(f) for f in refuted if f.rule not in row["shown"]]
+            yield row
     yield {"kernel": kernel, "mutant": "all", "wrong": None, "answer": "done"}
 
 
@@ -74,6 +79,10 @@ def tell(rows):
         print(f"{row['kernel']}, {row['mutant']}: {row['answer']}")
     kernels = len({row["kernel"] for row in rows if row["wrong"] is not None})
     print(f"{len(wrong) - len(missed)} of {len(wrong)} wrong kernels are refuted (mutants of {kernels} kernels)")
+    named = [row for row in wrong if row["answer"] == "refuted"]
+    print(f"of {len(named)}, {sum(bool(row['shown']) for row in named)} have a witness that a run shows")
+    rules = Counter(row["mutant"].rsplit(" ", 1)[0] for row in wrong)
+    print(", ".join(f"{count} {rule}" for rule, count in rules.most_common()))
     print(f"of those that compute the same: {dict(right)}")
 
 

@@ -6,28 +6,32 @@ import numpy as np
 
 from roller_tvm.codegen.flat import access_of, called, is_load, kind_of, number_of
 
-CALLS = {"exp": math.exp, "tanh": math.tanh, "sqrt": math.sqrt}
+# As hardware: what is too large is infinite, what is no number stays none.
+CALLS = {"exp": np.exp, "tanh": np.tanh, "sqrt": np.sqrt}
 BINARY = {
-    "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": lambda a, b: a / b,
+    "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b,
+    "Div": lambda a, b: np.float64(a) / b,
     "FloorDiv": lambda a, b: a // b, "FloorMod": lambda a, b: a % b,
     "LT": lambda a, b: a < b, "LE": lambda a, b: a <= b, "GT": lambda a, b: a > b, "GE": lambda a, b: a >= b,
     "EQ": lambda a, b: a == b, "NE": lambda a, b: a != b, "And": lambda a, b: a and b, "Or": lambda a, b: a or b,
-    # As hardware: what is no number stays none.
     "Max": lambda a, b: math.nan if a != a or b != b else max(a, b),
     "Min": lambda a, b: math.nan if a != a or b != b else min(a, b),
 }  # fmt: skip
 
 
-class Wrong(Exception):
-    """An access out of bounds."""
-
-
 class Run:
+    """One run; `events` are the accesses that no kernel may have: (kind, buffer, element)."""
+
     def __init__(self, func, arrays, backwards=False):
         self.memory = {hash(p): a for p, a in zip(func.params, arrays, strict=True)}
         self.backwards = backwards
-        for _ in self.visit(func.body, {}, self.memory):
-            pass
+        self.events, self.kept, self.count = set(), list(arrays), 0
+        self.given = {id(a) for a in arrays[:-1]}  # inputs
+        self.touched = {}  # (array, element) -> (places of reads, places of writes)
+        self.place = ()  # (loop, trip, barriers passed) of each parallel loop around
+        with np.errstate(all="ignore"):
+            for _ in self.visit(func.body, {}, self.memory):
+                pass
 
     def value(self, node, env, memory):
         kind = kind_of(node)
@@ -52,15 +56,23 @@ class Run:
             return self.value(parts[1] if self.value(parts[0], env, memory) else parts[2], env, memory)
         return CALLS[called(node)](*(self.value(a, env, memory) for a in node.args))
 
-    def at(self, buffer, indices, env, memory):
+    def at(self, buffer, indices, env, memory, write):
         array, place = memory[hash(buffer)], tuple(int(self.value(i, env, memory)) for i in indices)
+        name = str(buffer.name)
         if not all(0 <= p < e for p, e in zip(place, array.shape, strict=True)):
-            raise Wrong(f"{buffer.name}{list(place)} of {list(array.shape)}")
+            self.events.add(("bounds", name, place))
+            return array, None
+        reads, writes = self.touched.setdefault((id(array), place), (set(), set()))
+        if not write and not writes and id(array) not in self.given:
+            self.events.add(("initialised", name, place))
+        if any(at_once(self.place, other) for other in ((*reads, *writes) if write else writes)):
+            self.events.add(("races", name, place))
+        (writes if write else reads).add(self.place)
         return array, place
 
     def element(self, buffer, indices, env, memory):
-        array, place = self.at(buffer, indices, env, memory)
-        return array[place]
+        array, place = self.at(buffer, indices, env, memory, write=False)
+        return math.nan if place is None else array[place]
 
     def visit(self, stmt, env, memory):
         kind = kind_of(stmt)
@@ -69,8 +81,16 @@ class Run:
                 yield from self.visit(part, env, memory)
         elif kind == "For":
             trips = range(int(self.value(stmt.extent, env, memory)))
-            for n in reversed(trips) if self.backwards and int(stmt.kind) in (1, 2) else trips:
+            if int(stmt.kind) not in (1, 2):
+                for n in trips:
+                    yield from self.visit(stmt.body, {**env, hash(stmt.loop_var): n}, memory)
+                return
+            outer, self.count = self.place, self.count + 1
+            own = self.count
+            for n in reversed(trips) if self.backwards else trips:
+                self.place = (*outer, (own, n, None))
                 yield from self.visit(stmt.body, {**env, hash(stmt.loop_var): n}, memory)
+            self.place = outer
         elif kind == "IfThenElse":
             body = stmt.then_case if self.value(stmt.condition, env, memory) else stmt.else_case
             if body is not None:
@@ -81,8 +101,9 @@ class Run:
             self.allocate(stmt.buffer, memory)
         elif kind == "BufferStore":
             value = self.value(stmt.value, env, memory)
-            array, place = self.at(stmt.buffer, stmt.indices, env, memory)
-            array[place] = value
+            array, place = self.at(stmt.buffer, stmt.indices, env, memory, write=True)
+            if place is not None:
+                array[place] = value
         elif kind == "Evaluate":
             if called(stmt.value) == "tvm_storage_sync":
                 yield "barrier"
@@ -96,23 +117,49 @@ class Run:
     def allocate(self, buffer, memory):
         scope = buffer.scope
         scope = str(scope() if callable(scope) else scope)
-        home = memory["block"] if scope.startswith("shared") else memory
+        home = memory.get("block", memory) if scope.startswith("shared") else memory
         if home is memory or hash(buffer) not in home:
             home[hash(buffer)] = np.full([int(e) for e in buffer.shape], math.nan)
+            self.kept.append(home[hash(buffer)])  # so that no other array gets its number
         memory[hash(buffer)] = home[hash(buffer)]
 
     def launch(self, stmt, env, memory):
         """Run a block's threads up to the next barrier, one after the other."""
+        outer, self.count = self.place, self.count + 1
+        own = self.count
         if str(stmt.node.thread_tag).startswith("blockIdx"):
             for n in range(int(stmt.value.value)):
+                self.place = (*outer, (own, n, None))
                 yield from self.visit(stmt.body, {**env, hash(stmt.node.var): n}, {**memory, "block": {}})
+            self.place = outer
             return
         envs = [env]
         while kind_of(stmt) == "AttrStmt" and str(stmt.attr_key) == "thread_extent":
             envs = [{**e, hash(stmt.node.var): n} for e in envs for n in range(int(stmt.value.value))]
             stmt = stmt.body
         shared = memory if "block" in memory else {**memory, "block": {}}
-        threads = [self.visit(stmt, e, dict(shared)) for e in (envs[::-1] if self.backwards else envs)]
+        threads = [(n, self.visit(stmt, e, dict(shared))) for n, e in enumerate(envs)]
+        threads, passed = threads[::-1] if self.backwards else threads, 0
         while threads:
-            threads = [t for t in threads if next(t, None) is not None]
+            waiting = []
+            for n, thread in threads:
+                self.place = (*outer, (own, n, passed))
+                if next(thread, None) is not None:
+                    waiting.append((n, thread))
+            if waiting and len(waiting) < len(threads):
+                self.events.add(("barriers", "", ()))
+            threads, passed = waiting, passed + 1
+        self.place = outer
         yield from ()
+
+
+def at_once(one, other):
+    """Return whether two places are of one parallel loop, with no barrier between."""
+    for (loop, trip, passed), (second, another, then) in zip(one, other, strict=False):
+        if loop != second:
+            return False
+        if trip != another:
+            return passed == then
+        if passed != then:
+            return False
+    return False

@@ -1,11 +1,17 @@
 """Wrong kernels made by rule from correct ones, and what an exact run says of each."""
 
+import ast
+import re
+
 import numpy as np
 
 from roller_tvm.codegen.dialect import dialect_here
-from roller_tvm.codegen.flat import access_of, called, kind_of, number_of
+from roller_tvm.codegen.flat import access_of, called, kind_of, number_of, parts_of
 
-from .interpret import Run, Wrong
+from .interpret import Run
+
+#: An element in a witness.
+ELEMENT = re.compile(r"([\w.]+)(\[[\d, -]*\])")
 
 
 def shape_of(load):
@@ -81,33 +87,159 @@ def mutants(func):
         fewer = node.value + tir.const(1, "int32")
         return tir.AttrStmt(node.node, node.attr_key, fewer, node.body)
 
+    def at_once(node):
+        kind = number_of(node.extent)
+        return None if int(node.kind) or kind is None or kind < 2 else as_kind(node, 1)
+
+    def as_kind(node, kind):
+        return tir.For(node.loop_var, node.min, node.extent, kind, node.body, None, {})
+
+    def exchanged(node):
+        inner = node.body
+        if kind_of(inner) != "For" or uses(inner.extent, node.loop_var) or 4 in (int(node.kind), int(inner.kind)):
+            return None
+        within = tir.For(node.loop_var, node.min, node.extent, int(node.kind), inner.body, None, {})
+        return tir.For(inner.loop_var, inner.min, inner.extent, int(inner.kind), within, None, {})
+
+    def neighbours(wanted):
+        """Sequences with two neighbours exchanged, at each place where `wanted` holds of the two."""
+        places = []
+
+        def seen(node):
+            places.extend((len(places), n) for n in range(len(node.seq) - 1) if wanted(node.seq[n], node.seq[n + 1]))
+
+        dialect.with_nodes(func.body, seen, tir.SeqStmt)
+        for number in range(len(places)):
+            count = [0]
+
+            def one(node, number=number, count=count):
+                for n in range(len(node.seq) - 1):
+                    if not wanted(node.seq[n], node.seq[n + 1]):
+                        continue
+                    count[0] += 1
+                    if count[0] == number + 1:
+                        parts = list(node.seq)
+                        parts[n], parts[n + 1] = parts[n + 1], parts[n]
+                        return tir.SeqStmt(parts)
+                return None
+
+            yield number, func.with_body(dialect.with_nodes(func.body, one, tir.SeqStmt))
+
+    def is_barrier(node):
+        return kind_of(node) == "Evaluate" and called(node.value) == "tvm_storage_sync"
+
+    def is_allocation(node):
+        return kind_of(node) in ("AllocBuffer", "DeclBuffer")
+
+    def otherwise(change):
+        """Functions in which an allocated buffer is another one."""
+        found = []
+        dialect.with_nodes(func.body, lambda node: found.append(node.buffer), tir.AllocBuffer)
+        for number, old in enumerate(found):
+            if (new := change(old)) is None:
+                continue
+
+            def stored(node, old=old, new=new):
+                return tir.BufferStore(new, node.value, list(node.indices)) if node.buffer.same_as(old) else None
+
+            def loaded(node, old=old, new=new):
+                buffer, indices = access_of(node)
+                return tir.BufferLoad(new, list(indices)) if buffer.same_as(old) else None
+
+            def allocated(node, old=old, new=new):
+                return tir.AllocBuffer(new, {}) if node.buffer.same_as(old) else None
+
+            body = dialect.with_nodes(func.body, loaded, dialect.loads)
+            body = dialect.with_nodes(body, stored, tir.BufferStore)
+            yield number, func.with_body(dialect.with_nodes(body, allocated, tir.AllocBuffer))
+
+    def smaller(buffer):
+        last = number_of(buffer.shape[-1]) if len(buffer.shape) else None
+        if last is None or last < 2:
+            return None
+        shape, name = [*buffer.shape[:-1], last - 1], f"{buffer.name}_less"
+        return tir.decl_buffer(shape, buffer.dtype, name, scope=scope_of(buffer))
+
+    def elsewhere_kept(buffer):
+        scope = {"shared": "local", "local": "shared"}.get(scope_of(buffer))
+        return scope and tir.decl_buffer(buffer.shape, buffer.dtype, f"{buffer.name}_{scope}", scope=scope)
+
     yield from at_each("store shifted", tir.BufferStore, lambda n: store(n, 1))
     yield from at_each("load shifted", dialect.loads, lambda n: load(n, 1))
     yield from at_each("load elsewhere", dialect.loads, elsewhere)
     yield from at_each("loop shorter", tir.For, lambda n: trips(n, -1))
     yield from at_each("loop longer", tir.For, lambda n: trips(n, 1))
+    yield from at_each("loop at once", tir.For, at_once)
+    yield from at_each("loops exchanged", tir.For, exchanged)
     yield from at_each("initial value dropped", tir.BufferStore, dropped)
     yield from at_each("barrier dropped", tir.Evaluate, barrier)
     yield from at_each("guard off by one", tir.IfThenElse, guard)
     yield from at_each("wait for fewer", tir.AttrStmt, wait)
+    for number, mutant in neighbours(lambda a, b: is_barrier(a) or is_barrier(b)):
+        yield f"barrier moved {number}", mutant
+    for number, mutant in neighbours(lambda a, b: not any(is_barrier(p) or is_allocation(p) for p in (a, b))):
+        yield f"statements exchanged {number}", mutant
+    for number, mutant in otherwise(smaller):
+        yield f"buffer too small {number}", mutant
+    for number, mutant in otherwise(elsewhere_kept):
+        yield f"wrong scope {number}", mutant
 
 
-def answer(func, backwards=False):
-    """Return the last argument after an exact run on fixed random inputs; None for an access out of bounds."""
+def uses(expression, var):
+    return any(part.same_as(var) for part in parts_of(expression))
+
+
+def scope_of(buffer):
+    scope = buffer.scope
+    return str(scope() if callable(scope) else scope)
+
+
+def run(func, backwards=False):
+    """Return the run of a function on fixed random inputs; its last argument starts as no numbers."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal([int(e) for e in p.shape]) for p in func.params]
     arrays[-1][...] = np.nan
-    try:
-        Run(func, arrays, backwards)
-    except Wrong:
-        return None
-    return arrays[-1]
+    found = Run(func, arrays, backwards)
+    found.arrays = arrays
+    return found
+
+
+def answer(func, backwards=False):
+    """Return the last argument after a run."""
+    return run(func, backwards).arrays[-1]
 
 
 def is_wrong(func, right):
-    """Return whether a run, in either order of threads, differs from the right answer."""
+    """Return whether a run, in either order of threads, has a wrong access or differs from the right answer."""
     for backwards in (False, True):
-        found = answer(func, backwards)
-        if found is None or not np.allclose(found, right, equal_nan=False):
+        found = run(func, backwards)
+        if found.events or not np.allclose(found.arrays[-1], right, equal_nan=False):
             return True
     return False
+
+
+def confirmed(func, reference, finding):
+    """Return whether a run of the wrong function shows what the witness of a refutation names."""
+    if finding.rule in ("bounds", "initialised", "races"):
+        name, element = ELEMENT.search(finding.why).groups() if ELEMENT.search(finding.why) else (None, None)
+        if name is None:  # 'X is added to at ...'
+            name = finding.why.split()[0]
+        events = {e for backwards in (False, True) for e in run(func, backwards).events if e[0] == finding.rule}
+        return any(n == name and (element is None or f"[{', '.join(map(str, at))}]" == element) for _, n, at in events)
+    if finding.rule == "written":
+        element = ast.literal_eval(ELEMENT.search(finding.why)[2])
+        return bool(np.isnan(answer(func)[tuple(element)]))
+    if finding.rule == "values":
+        return _differs(func, reference, finding.why)
+    return finding.rule in ("barriers", "memory")
+
+
+def _differs(func, reference, why):
+    """Return whether an element of the output depends on one of an input in only one of two functions."""
+    found = ELEMENT.findall(why)
+    if "depend" not in why:
+        return not np.allclose(answer(func), answer(reference), equal_nan=False)
+    out = tuple(ast.literal_eval(found[0][1]))
+    right = answer(reference)[out]
+    wrong = answer(func)[out]
+    return not np.isclose(right, wrong, rtol=1e-9)
