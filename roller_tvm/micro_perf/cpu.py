@@ -163,7 +163,7 @@ def register_use(
             broadcasts = broadcasts + number
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
             loads = loads + number
-            gathers = gathers + number * each(lambda length: vector_slots(1, length) - 1, tiles[last] // wide)
+            gathers = gathers + number * _piecewise(tiles[last] // wide, tiles[last], geometry.extents[last])
             once = once + np.where(number == accumulators, number, 0)
         else:
             step = op.stride_of(last)
@@ -173,6 +173,18 @@ def register_use(
                 slots = lanes * GATHERED_SLOTS
             gathers, gathered = gathers + number * slots, gathered + number
     return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
+
+
+def _piecewise(length: Column, row: Column, extent: int) -> Column:
+    """Return the slots, beyond one, of loading a vector of a register tile's row, at the mean of all along the axis.
+
+    Where tiles stand over the edge, the last vector has as many lanes as are left, and is loaded in as many pieces as
+    one of that length.
+    """
+    left = extent % length
+    last = each(lambda lanes: vector_slots(1, lanes) - 1 if lanes else 0, left) / -(-extent // length)
+    own = each(lambda lanes: vector_slots(1, lanes) - 1, length)
+    return own + np.where(np.equal(extent % row, 0), 0.0, last)
 
 
 def prologue_slots(operand: Operand) -> float:

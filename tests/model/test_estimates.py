@@ -14,6 +14,7 @@ from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.estimate import LevelTime, ProgramEstimate
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
+from roller_tvm.micro_perf.neighbours import vector_slots
 from roller_tvm.planner import construct
 from roller_tvm.planner.predict import predict
 from roller_tvm.recipes.cpu_direct import Cycles, stage_cycles
@@ -249,6 +250,15 @@ def test_register_use_of_known_tiles():
     assert cpu.register_use(geometry, (4, 8, 1), 8).registers <= 4 + 1 + 4
     transposed, _ = geometry_of("matmul", m=64, n=64, k=64, layout="NT")
     assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu_constants.GATHERED_SLOTS
+
+
+def test_vectors_that_fill_no_register_are_loaded_in_pieces():
+    # Vectors of 7 lanes: 4 + 2 + 1, put together. Of 4 vectors over 28 elements the last has 4 lanes, over 31 it has 7.
+    def loads(columns, row):
+        return cpu.register_use(geometry_of("matmul", m=64, n=columns, k=64)[0], (2, row, 1), 8).gathers
+
+    assert loads(28, 7) == vector_slots(1, 7) - 1 and loads(28, 14) == 2 * loads(28, 7)
+    assert loads(32, 8) == loads(28, 8) == 0 and loads(31, 8) == loads(28, 7) / 4
 
 
 def test_vectors_that_feed_one_instruction_fold_into_it():
