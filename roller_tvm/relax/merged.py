@@ -8,9 +8,12 @@ from tvm import relax
 
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
+from ..tir.joined import joined_by
 from ..tir.merged_axes import MergedFunction, merged_function
+from ..tir.nodes import key
 from .candidates import seconds_alone
 from .constants import array_of
+from .dataflow import used_variables
 from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .marks import PLANNED
@@ -64,11 +67,18 @@ class _Changer(relax.PyExprMutator):
 
     def __init__(self, mod: Any, chosen: dict[Any, MergedFunction]) -> None:
         super().__init__(mod)
-        self.chosen = chosen
+        self.chosen, self.joined, self.stays = chosen, _joined(mod), False
         self.made: dict[Any, Any] = {}  # a function's variable -> that of the merged one
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        used = [binding.var, *used_variables(binding.value)]
+        self.stays = any(key(variable) in self.joined for variable in used)
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, op: Any) -> Any:
         op = self.visit_expr_post_order(op)
+        if self.stays:
+            return op
         called: Any = op.args[0] if getattr(op.op, "name", "") == "relax.call_tir" else None
         if called not in self.chosen or len(op.ty_args) != 1 or not isinstance(op.ty_args[0], relax.TensorType):
             return op
@@ -84,3 +94,15 @@ class _Changer(relax.PyExprMutator):
         if (values := array_of(tensor)) is not None:
             return relax.const(values.reshape(shape), tensor.ty.dtype)
         return self.builder_.emit(relax.op.reshape(tensor, shape))
+
+
+def _joined(mod: Any) -> set[int]:
+    """Return the tensors that are concatenated, and the results: `ConcatInPlace` makes them one, not views of them."""
+    found: set[int] = set()
+    for _, func in mod.functions_items():
+        blocks = func.body.blocks if isinstance(func, relax.Function) else ()
+        for binding in (one for block in blocks for one in block.bindings):
+            call = binding.value
+            if getattr(getattr(call, "op", None), "name", "") == "relax.call_tir" and joined_by(mod[call.args[0]]):
+                found.update(key(variable) for variable in (binding.var, *used_variables(call)))
+    return found

@@ -52,3 +52,14 @@ def test_without_a_gain_nothing_changes(monkeypatch):
     monkeypatch.setattr(merged, "GAIN", 1e9)
     mod = prepare(network()[0], LLVM, device=CPU)
     assert MergeAxes(LLVM, CPU)(mod) is mod
+
+
+def test_what_is_concatenated_stays_in_place(monkeypatch):
+    monkeypatch.setattr(merged, "GAIN", 0.0)
+    weights = [values(12, 20, 1, 1) for _ in range(2)]
+
+    def body(b, x):
+        return b.emit(OP.concat([b.emit(OP.nn.conv2d(x, relax.const(w))) for w in weights], axis=1))
+
+    mod = prepare(PlanLayout(LLVM, CPU, only="NCHW")(module(body, (1, 20, 7, 7))), LLVM, device=CPU)
+    assert "R.reshape" not in MergeAxes(LLVM, CPU)(mod).script()
