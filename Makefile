@@ -7,7 +7,8 @@
 # make gpu-kit   build/gpu-kit: every kernel compiled, for gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
 # .venv/relay/bin/python -m roller_bench --help   the figures of docs/results.md
 # make test-torch   what needs torch, in an environment of its own
-# make pytest-relay, pytest-relax   the tests of one of TVM's lines, PYTEST_ARGS="tests/te -x"; pytest-core, pytest-emulate   of what needs none
+# make pytest-relay, pytest-relax   the tests of one of TVM's lines, PYTEST_ARGS="tests/te -x"; pytest-core,
+#   pytest-plan, pytest-emulate   of what needs none
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
 PYTHON ?= $(shell for p in python3.11 python3.10 python3.12 python3; do \
@@ -49,15 +50,15 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint requirements/$(1).txt $(2) 2>.venv/uv.log \
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
-# The longest first. Their output comes in one piece, when each has ended.
-SUITES := pytest-relax pytest-relay pytest-emulate test-torch pytest-core lint
+# The longest first, and torch's before shorter ones, because it is set up first. Each one's output comes when it has ended.
+SUITES := pytest-relax pytest-relay test-torch pytest-emulate pytest-plan pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate test-torch demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
+.PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-core pytest-plan pytest-emulate test-torch demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 # The Relay line, which takes longer to set up, is so while the tests of the Relax line run.
@@ -69,9 +70,10 @@ nightly:
 
 pytest: $(filter pytest-%,$(SUITES))
 
-# What needs no TVM, in two halves: whichever core is free first takes one.
+# What needs no TVM, in three parts: whichever core is free first takes one.
 NO_TVM := -m "not (tvm or relax or te)"
-APART := tests/emulate tests/kit tests/bench
+EMULATE := tests/emulate tests/kit tests/bench
+PLAN := tests/plan tests/model tests/rammer tests/expr tests/schedules
 
 pytest-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest -m "tvm or te" $(NIGHTLY) $(PYTEST_ARGS)
@@ -85,10 +87,13 @@ test-torch: $(TORCH)/.ready
 	$(TORCH)/bin/python -m pytest $(if $(NIGHTLY),,-m "not nightly") tests/torch tests/test_api.py -k "torch or Torch" $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-core: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART:%=--ignore=%) $(NIGHTLY) $(PYTEST_ARGS)
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(EMULATE:%=--ignore=%) $(PLAN:%=--ignore=%) $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-emulate: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART) $(NIGHTLY) $(PYTEST_ARGS)
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(EMULATE) $(NIGHTLY) $(PYTEST_ARGS)
+
+pytest-plan: $(RELAY)/.ready
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(PLAN) $(NIGHTLY) $(PYTEST_ARGS)
 
 golden: $(RELAY)/.ready $(RELAX)/.ready
 	for line in $(LINES); do \

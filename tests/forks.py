@@ -7,6 +7,7 @@ interpreter in the modules that it already has, so tests of importing and of the
 import atexit
 import ctypes
 import fcntl
+import gc
 import json
 import os
 import runpy
@@ -178,4 +179,6 @@ if __name__ == "__main__":
     this_line()
     worker_side().warm_up()
     llvm_level.stand_before_llvm()
+    gc.set_threshold(100_000, 50, 100)
+    gc.freeze()  # a collection would write to all memory, and so copy it
     _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

@@ -1,13 +1,13 @@
 """LLVM optimises little what a test runs a few times: half of the work of building a kernel is LLVM's.
 
-Code is generated as TVM generates it, at LLVM's level 1 instead of 3, unless the target names a level. The level comes
+Code is generated as TVM generates it, at LLVM's level 0 instead of 3, unless the target names a level. The level comes
 from the environment, so processes that the tests fork have it too; real processes build as a user's do.
 """
 
 import os
 
 #: LLVM's level, or "" for the product's own.
-VARIABLE, LITTLE = "ROLLER_TESTS_LLVM_LEVEL", "1"
+VARIABLE, LITTLE = "ROLLER_TESTS_LLVM_LEVEL", "0"
 GENERATE = "target.build.llvm"
 KEY = "opt-level"
 

@@ -7,8 +7,6 @@ import pytest
 
 #: True in ``make nightly``.
 NIGHTLY = "--nightly" in sys.argv
-#: TVM's target of kernels that are compiled and run once: LLVM takes half the time if it does not optimise.
-ONCE = "llvm" if NIGHTLY else "llvm -opt-level=0"
 
 
 def in_sample(cases, every=0, first=0, always=()):

@@ -30,6 +30,7 @@ from roller_tvm.folders import (
 )
 
 RUNTIME = Path(__file__).parent / "runtime"
+HEADER = RUNTIME / "include" / "emulated.h"
 _PARTS = ("memory.cc", "shared.cc", "access.cc", "copies.cc", "hooks.cc", "blocks.cc", "warp.cc", "tensor.cc")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fno-stack-protector")
 # The sanitizer's calls for every access to memory are defined by the emulator; the sanitizer's own library is not used.
@@ -40,6 +41,8 @@ _LIMIT_S = 600.0
 _LOG_LINES = 12
 #: Libraries of kernels kept in the cache (some 50 KiB each); the ones used longest ago go first.
 _KEPT = 4000
+#: Compiled headers kept, of 16 MiB each.
+_KEPT_HEADERS = 4
 #: Begins the name of a library that is being written.
 TEMPORARY = ".new-"
 
@@ -154,10 +157,11 @@ def _prune(folder: Path) -> None:
         for left in folder.glob(f"{TEMPORARY}*"):  # of a process that was killed
             if time.time() - left.stat().st_mtime > _LIMIT_S:
                 left.unlink(missing_ok=True)
-        kernels = list(folder.glob("kernels-*.so"))
-        if len(kernels) > _KEPT:
-            for old in sorted(kernels, key=lambda p: p.stat().st_mtime)[: len(kernels) // 2]:
-                old.unlink(missing_ok=True)
+        for pattern, most in (("kernels-*.so", _KEPT), ("header-*.gch", _KEPT_HEADERS)):
+            found = list(folder.glob(pattern))
+            if len(found) > most:
+                for old in sorted(found, key=lambda p: p.stat().st_mtime)[: len(found) // 2]:
+                    old.unlink(missing_ok=True)
 
 
 def _refused(log: str, what: str) -> Exception:
@@ -197,11 +201,12 @@ def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90"
     runtime = runtime_library()
     identity, clang = _identity()
     number = re.search(r"\d+", arch)
-    flags = [*_COMMON, *_native(), "-O1", "-w", f"-D__CUDA_ARCH__={int(number.group()) * 10 if number else 900}"]
+    flags = [*_COMMON, *_native(), "-O1", "-w", "-I", str(RUNTIME / "include")]
     if checked:
         flags += [*_CHECKED, *(_CLANG_CHECKED if clang else _GCC_CHECKED)]
-    flags += ["-include", str(RUNTIME / "include/emulated.h"), "-I", str(RUNTIME / "include")]
-    text = translated(source.text)
+    flags += ["-include", str(HEADER if clang else _compiled_header(_folder(), tuple(flags)))]
+    # After the header, which is compiled once for all architectures.
+    text = f"#define __CUDA_ARCH__ {int(number.group()) * 10 if number else 900}\n#line 1\n{translated(source.text)}"
     calls = "".join(
         f'extern "C" void emu_call_{k.name}(void** a) {{ emu_::call(&{k.name}, a); }}\n' for k in source.kernels
     )
@@ -211,6 +216,22 @@ def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90"
     ]
     key = "kernels-" + _digest(identity, _runtime_hash(), commands, text)
     return _made(key, commands, {"kernel.cu": f"{text}\n{calls}"}, "the kernels")
+
+
+@functools.cache
+def _compiled_header(folder: Path, flags: tuple[str, ...]) -> Path:
+    """Return a header beside which GCC finds it compiled for these flags; if it cannot be compiled, the plain one."""
+    key = "header-" + _digest(_identity()[0], _runtime_hash(), HEADER, flags)
+    header, compiled = folder / f"{key}.h", folder / f"{key}.h.gch"
+    if not (compiled.exists() and header.exists()) or written_by_others(compiled) or written_by_others(header):
+        with work_folder() as work:
+            text, made = Path(work, "made.h"), Path(work, "made.h.gch")
+            text.write_text(f'#include "{HEADER}"\n', encoding="utf-8")
+            if _run([*compiler(), *flags, "-x", "c++-header", str(text), "-o", str(made)], "the emulator's header"):
+                return HEADER
+            _keep(text, header)
+            _keep(made, compiled)
+    return header
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 from roller_tvm.tuning.interrupt import deferred_interrupt, stop_if_interrupted
@@ -63,8 +64,7 @@ def shared_constant_kernels() -> Iterator[dict[str, int]]:
     flags = getattr(te_compiler, "libinfo", None)
     tvm.register_func(BUILD, build, override=True)
     if flags is not None:
-        constant = dict(flags())
-        te_compiler.libinfo = lambda: constant
+        te_compiler.libinfo = _flags
     try:
         with deferred_interrupt():
             yield counts
@@ -72,3 +72,11 @@ def shared_constant_kernels() -> Iterator[dict[str, int]]:
         tvm.register_func(BUILD, compile_module, override=True)
         if flags is not None:
             te_compiler.libinfo = flags
+
+
+@cache
+def _flags() -> dict[str, Any]:
+    """Return TVM's build flags."""
+    import tvm
+
+    return dict(tvm.support.libinfo())

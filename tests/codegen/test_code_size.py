@@ -6,7 +6,7 @@ import operator
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.te
+pytestmark = [pytest.mark.te, pytest.mark.optimised]
 pytest.importorskip("tvm.te")
 
 from roller_tvm.codegen.flat import below_zero  # noqa: E402

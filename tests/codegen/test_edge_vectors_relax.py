@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.relax
+pytestmark = [pytest.mark.relax, pytest.mark.optimised]
 tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te, tirx  # noqa: E402

@@ -80,6 +80,7 @@ def test_numbers_that_bfloat16_does_not_have():
     np.testing.assert_allclose(product(tiles, x, w), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.optimised
 def test_the_unit_s_instructions():
     built = tvm.compile(
         tvm.IRModule({"main": function(MatrixTiles(40, 64, 32, 2, 2, False, 1.0), False)}),

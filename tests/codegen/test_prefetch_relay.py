@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.optimised]
 tvm = pytest.importorskip("tvm")
 
 from tvm import relay, te  # noqa: E402

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.te
+pytestmark = [pytest.mark.te, pytest.mark.optimised]
 pytest.importorskip("tvm.te")
 
 from tvm import te  # noqa: E402

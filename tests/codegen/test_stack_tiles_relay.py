@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.optimised]
 tvm = pytest.importorskip("tvm")
 
 from tvm import relay, te, tir  # noqa: E402

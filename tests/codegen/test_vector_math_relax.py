@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
-pytestmark = pytest.mark.relax
+pytestmark = [pytest.mark.relax, pytest.mark.optimised]
 
 from tvm import relax, te, tirx  # noqa: E402
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.optimised]
 
 from tvm import relay, te, tir  # noqa: E402
 

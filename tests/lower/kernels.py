@@ -12,7 +12,7 @@ from roller_tvm.tuning.numerics import shape_of
 
 from ..plan.devices import device
 from ..plan.examples import over_edges
-from ..sampling import NIGHTLY, ONCE
+from ..sampling import NIGHTLY
 
 
 def reading_of(tensors, name="op"):
@@ -70,7 +70,7 @@ def plans_of(tensors, on="avx2", most=4):
     return varied(construct(reading_of(tensors).expression, device(on), 40, Features.of_te(device(on))).plans, most)
 
 
-def check(tensors, on="avx2", most=4, as_tvm_builds=True):
+def check(tensors, on="avx2", most=4 if NIGHTLY else 3, as_tvm_builds=True):
     """Plans of each kind compute what TVM's default schedule does; returns them.
 
     Code that takes long to compile is built as Roller does alone: not `as_tvm_builds`. In ``make nightly``
@@ -82,7 +82,7 @@ def check(tensors, on="avx2", most=4, as_tvm_builds=True):
     outputs = [t for t in tensors if not isinstance(t.op, tvm.te.PlaceholderOp)]
     arrays = inputs_of(tensors)
     plain = tvm.te.create_schedule([t.op for t in outputs])
-    expected = run(tvm.build(plain, tensors, ONCE), arrays, outputs)
+    expected = run(tvm.build(plain, tensors, "llvm"), arrays, outputs)
     dag = tvm.auto_scheduler.ComputeDAG(tensors)
     reading = read_te(dag, "op")
     plans = plans_of(tensors, on, most)
@@ -106,7 +106,7 @@ def check(tensors, on="avx2", most=4, as_tvm_builds=True):
                 kernels = ours
         for code, schedule, args in kernels:
             with code():
-                got = run(tvm.build(schedule, args, ONCE), arrays, outputs)
+                got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
             for mine, theirs in zip(got, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
     return plans

@@ -57,15 +57,17 @@ from tests.relax.networks import default, module, values
 from tests.relax.test_alignment import SHAPES, body
 mod = module(body, *SHAPES)
 machine = relax.VirtualMachine(build(mod, {"kind": "llvm", "num-cores": 2}), tvm.cpu())
+drawn = [values(*shape) for shape in SHAPES]
+expected = default(mod, *drawn)[0]
 for offset in (0, 4, 16, 32):
     given = []
-    for shape in SHAPES:
+    for shape, numbers in zip(SHAPES, drawn):
         memory = np.zeros(int(np.prod(shape)) + 32, "float32")
         first = ((offset - memory.ctypes.data) % 64) // 4
         given.append(memory[first : first + int(np.prod(shape))].reshape(shape))
-        given[-1][:] = values(*shape)
+        given[-1][:] = numbers
         assert given[-1].ctypes.data % 64 == offset
-    np.testing.assert_allclose(machine["main"](*given).numpy(), default(mod, *given)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(machine["main"](*given).numpy(), expected, rtol=1e-4, atol=1e-5)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           cwd=Path(__file__).resolve().parents[2])  # fmt: skip

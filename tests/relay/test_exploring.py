@@ -155,6 +155,7 @@ def test_kernels_in_one_module_are_refused():
         relay_exploring.operator_seconds(built, {"x": X}, None)
 
 
+@pytest.mark.nightly
 def test_two_explorers_of_one_file_and_ctrl_c_lose_no_record(expected, tmp_path):
     place = tmp_path / "records.json"
     one, other = (

@@ -73,6 +73,8 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
     """
     memory = Memory.of_body(body)
     found = {hash(tiles.home.loop_var): (tiles, over) for tiles, over in _tiles(body, memory, dialect)}
+    if not found:
+        return None
     tir, allocated = dialect.tir, _allocated(body)
 
     def in_two_kinds(loop: Any) -> Any | None:
@@ -96,7 +98,7 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
         within = place <= tir.const(whole, dtype_of_node(place))
         return with_body(loop, tir.IfThenElse(within, main, last), tir)
 
-    return dialect.with_loops(body, in_two_kinds) if found else None
+    return dialect.with_loops(body, in_two_kinds)
 
 
 def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:

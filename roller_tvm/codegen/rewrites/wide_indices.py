@@ -8,6 +8,8 @@ the loop then wait for that. An index that fits into 32 bits is the same number 
 from __future__ import annotations
 
 import re
+from functools import cache
+from inspect import signature
 from typing import Any
 
 from ...te.numbering import dtype_of_node
@@ -21,7 +23,7 @@ _KINDS = ["tir.BufferLoad", "tir.BufferStore", "tir.For", "tir.LetStmt"]
 
 def with_wide_indices(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc with 64-bit loop variables and buffer indices."""
-    tir = dialect.tir
+    tir, masks = dialect.tir, _mask if _takes_masks(dialect.tir.BufferLoad) else lambda node: {}
     names = {"For": "loop_var", "LetStmt": "var"}
     bound = [getattr(node, names[kind_of(node)]) for node in statements(func.body) if kind_of(node) in names]
     wide = {var: tir.Var(var.name, "int64") for var in bound if str(var.dtype) == "int32"}
@@ -55,9 +57,9 @@ def with_wide_indices(func: Any, dialect: Dialect) -> Any:
     def rewritten(node: Any) -> Any | None:
         kind = kind_of(node)
         if kind == "BufferLoad":
-            return tir.BufferLoad(node.buffer, [widened(i) for i in node.indices], **_mask(node))
+            return tir.BufferLoad(node.buffer, [widened(i) for i in node.indices], **masks(node))
         if kind == "BufferStore":
-            return tir.BufferStore(node.buffer, node.value, [widened(i) for i in node.indices], **_mask(node))
+            return tir.BufferStore(node.buffer, node.value, [widened(i) for i in node.indices], **masks(node))
         if kind == "LetStmt" and node.var in wide:
             return tir.LetStmt(wide[node.var], widened(node.value), node.body)
         if kind == "For" and node.loop_var in wide:
@@ -69,6 +71,12 @@ def with_wide_indices(func: Any, dialect: Dialect) -> Any:
     # Where a loop's variable is a number or stands in a condition.
     narrow = {var: tir.Cast("int32", own) for var, own in wide.items()}
     return func.with_body(tir.stmt_functor.substitute(body, narrow))
+
+
+@cache
+def _takes_masks(load: Any) -> bool:
+    """Return whether this TVM's loads have masks: asking each load for what it lacks takes long."""
+    return "predicate" in signature(load).parameters
 
 
 def _mask(node: Any) -> dict[str, Any]:

@@ -12,9 +12,6 @@
 #define __CUDACC__ 1
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 4
-#ifndef __CUDA_ARCH__
-#define __CUDA_ARCH__ 900
-#endif
 #define __global__
 #define __device__
 #define __host__
