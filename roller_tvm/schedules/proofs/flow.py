@@ -35,6 +35,7 @@ class Flow:
     missing: dict[tuple[int, int], Any] = field(default_factory=dict)
     finals: dict[int, Any] = field(default_factory=dict)
     whole: bool = False
+    roots: dict[tuple[int, int], Any] = field(default_factory=dict)  # what reads get through copies (``Origins``)
     _done: set[int] = field(default_factory=set)
 
     def found(self) -> Flow:

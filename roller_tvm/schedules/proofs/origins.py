@@ -76,7 +76,6 @@ class Origins:
     def __post_init__(self) -> None:
         kernel = self.flow.kernel
         self.position = {b.number: n for n, b in enumerate(b for b in kernel.buffers if b.parameter)}
-        self._roots: dict[tuple[int, int], Root | None] = {}
         self._grouped: dict[int, dict[int, Ways]] = {}
         self._made: dict[tuple[int, int], dict[int, Any]] = {}
         self._asked: set[tuple[int, int]] = set()
@@ -220,11 +219,16 @@ class Origins:
 
     def _root(self, statement: Statement, n: int) -> Root | None:
         """Return the input, and the one element of it, that a read gets through copies; None if it gets another."""
-        key = statement.number, n
-        if key not in self._roots:
-            self._roots[key] = None
-            self._roots[key] = self._find_root(key, statement.accesses[n])
-        return self._roots[key]
+        key, known = (statement.number, n), self.flow.roots
+        if key not in known:
+            known[key] = None  # a copy of itself has none
+            try:
+                known[key] = self._find_root(key, statement.accesses[n])
+            except library().Error:  # of work: the next try goes on here
+                del known[key]
+                raise
+        found: Root | None = known[key]
+        return found
 
     def _find_root(self, key: tuple[int, int], access: Access) -> Root | None:
         if not (access.exact or access.open):  # whichever way a condition goes, the same may be read

@@ -55,7 +55,8 @@ def prove_lowered(
     if reference is not None:
         if flow.whole:
             other, origins = Flow(read_kernel(reference, largest, flat)), list[Origins]()
-            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, until))
+            known = lambda: len(flow.roots) + len(other.roots)  # noqa: E731
+            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, until, known))
         else:
             findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
     sums = [s for s in kernel.statements if s.update]
@@ -72,16 +73,18 @@ def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:
     return same_values(origins[0], origins[1], flow.kernel)
 
 
-def _asked(rule: str, question: Callable[[], Finding], kernel: Kernel, until: float) -> Finding:
+def _asked(
+    rule: str, question: Callable[[], Finding], kernel: Kernel, until: float, known: Callable[[], int] = lambda: 0
+) -> Finding:  # fmt: skip
     """Return the answer to a question; undecided if the reader lacks something, or isl takes too long.
 
     isl stops after a number of operations, not after a time. Each try has twice as many as the one before, as long as
-    their times say that another fits.
+    their times say that another fits. A try after one that made more parts `known` goes on from there with as many.
     """
     if kernel.unread:
         return Finding(rule, UNDECIDED, kernel.unread[0])
     isl = library()
-    context, limit, before = isl.DEFAULT_CONTEXT, OPERATIONS, 0.0
+    context, limit, before, parts = isl.DEFAULT_CONTEXT, OPERATIONS, 0.0, known()
     try:
         while True:
             began = time.process_time()
@@ -92,10 +95,11 @@ def _asked(rule: str, question: Callable[[], Finding], kernel: Kernel, until: fl
             except isl.Error as error:
                 now = time.process_time()
                 took = max(now - began, _TICK)
-                growth = max(2.0, took / before) if before else 2.0
+                grown, parts = known() > parts, known()
+                growth = 1.0 if grown else max(2.0, took / before) if before else 2.0
                 if now + took * growth > until or limit >= MOST_OPERATIONS:  # isl's text does not tell a limit's error
                     told = str(error).rpartition(" failed")[0] or str(error)
                     return Finding(rule, UNDECIDED, f"too much work for isl ({told})")
-                limit, before = 2 * limit, took
+                limit, before = limit if grown else 2 * limit, took
     finally:
         context.set_max_operations(0)
