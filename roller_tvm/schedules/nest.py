@@ -186,7 +186,7 @@ class LoopNest(StepApplier):
         for own in body.loops:  # its loops are not split yet, or keep their lengths
             if len(own.digits) == 1 and own.digits[0][0] in region:
                 axis, stride, _ = own.digits[0]
-                extent = region[axis] if stride == 1 else own.extent
+                extent = min(own.extent, ceil(region[axis] / stride))
                 own.extent, own.digits = extent, ((axis, stride, extent),)
 
     # What a stage computes inside of a loop --------------------------------------------------------------------------
