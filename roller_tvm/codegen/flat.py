@@ -32,10 +32,15 @@ class Sum:
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
         """Return this sum plus a multiple of another."""
-        made = Sum(self.number + times * other.number, dict(self.terms))
-        for at, (atom, count) in other.terms.items():
-            made.terms[at] = atom, made.terms.get(at, (atom, 0))[1] + times * count
+        made = Sum(self.number, dict(self.terms))
+        made.add(other, times)
         return made
+
+    def add(self, other: Sum, times: int = 1) -> None:
+        """Add a multiple of another sum to this one."""
+        self.number += times * other.number
+        for at, (atom, count) in other.terms.items():
+            self.terms[at] = atom, self.terms.get(at, (atom, 0))[1] + times * count
 
     def of(self, atom: Any) -> int:
         """Return the coefficient of a variable, 0 if it does not occur."""
@@ -94,31 +99,41 @@ class Memory:
 
 def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | None:
     """Return an index as a sum; None if a loop variable or a bound name occurs inside anything but a sum."""
+    total = Sum()
+    return total if _added(index, 1, total, named, variables) else None
+
+
+def _added(index: Any, times: int, total: Sum, named: Mapping[int, Any], variables: set[int]) -> bool:
+    """Add a multiple of an index to a sum; return False if that is no sum."""
     kind = kind_of(index)
     if (number := number_of(index)) is not None:
-        return Sum(number)
+        total.number += times * number
+        return True
     if kind in ("Add", "Sub"):
-        a, b = sum_of(index.a, named, variables), sum_of(index.b, named, variables)
-        return None if a is None or b is None else a.plus(b, 1 if kind == "Add" else -1)
+        second = times if kind == "Add" else -times
+        return _added(index.a, times, total, named, variables) and _added(index.b, second, total, named, variables)
     if kind == "Mul":
+        if (number := number_of(index.b)) is not None:
+            return _added(index.a, times * number, total, named, variables)
         a, b = sum_of(index.a, named, variables), sum_of(index.b, named, variables)
-        if a is None or b is None:
-            return None
-        if b.is_number:
-            return Sum().plus(a, b.number)
-        return Sum().plus(b, a.number) if a.is_number else None
+        if a is None or b is None or not (a.is_number or b.is_number):
+            return False
+        one, number = (a, b.number) if b.is_number else (b, a.number)
+        total.add(one, times * number)
+        return True
     if kind == "Cast" and counts(index) and counts(index.value):
-        return sum_of(index.value, named, variables)
+        return _added(index.value, times, total, named, variables)
     own = hash(index)
     if own in named:
         if not _known(named[own], "loads", _loads):
-            return sum_of(named[own], named, variables)
-        return Sum(0, {own: (index, 1)})  # what is read under a name may be written since
-    if kind not in ("Var", "SizeVar"):
+            return _added(named[own], times, total, named, variables)
+    elif kind not in ("Var", "SizeVar"):
         inside = {hash(node) for node in parts_of(index)}
         if not inside.isdisjoint(variables) or any(part in named for part in inside):
-            return None
-    return Sum(0, {own: (index, 1)})
+            return False
+    # What is read under a name may be written since: the name itself is the term.
+    total.terms[own] = index, total.terms.get(own, (index, 0))[1] + times
+    return True
 
 
 def _loads(expression: Any) -> list[Any]:
@@ -145,10 +160,30 @@ def nests(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, .
 
 def statements(statement: Any) -> Iterator[Any]:
     """Yield a statement and all within it, outer ones first."""
-    todo = [statement]
+    return iter(_known(statement, "statements", _statements))
+
+
+def _statements(statement: Any) -> list[Any]:
+    found, todo = [], [statement]
     while todo:
         todo.extend(reversed(children(node := todo.pop())))
-        yield node
+        found.append(node)
+    return found
+
+
+def gathered(statement: Any, question: str, own: Callable[[Any], list[Any]]) -> list[Any]:
+    """Return what `own` finds in a statement and in all within it, outer ones first; each is asked once.
+
+    Parameters
+    ----------
+    question : str
+        Name of `own`, under which the answers are remembered.
+    """
+
+    def found(node: Any) -> list[Any]:
+        return [*own(node), *(one for part in children(node) for one in gathered(part, question, own))]
+
+    return _known(statement, question, found)
 
 
 def names_of(body: Any) -> dict[int, Any]:
@@ -341,60 +376,3 @@ def number_of(node: Any) -> int | None:
     if isinstance(node, int):
         return node
     return int(node.value) if kind_of(node) == "IntImm" else None
-
-
-def conjuncts(condition: Any) -> Iterator[Any]:
-    """Yield the parts of a conjunction; a condition that is none yields itself."""
-    if kind_of(condition) == "And":
-        yield from conjuncts(condition.a)
-        yield from conjuncts(condition.b)
-    elif called(condition) == "likely":
-        yield from conjuncts(condition.args[0])
-    else:
-        yield condition
-
-
-def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | None:
-    """Return the sum that is below 0 exactly if the condition holds; None if there is no such sum.
-
-    TVM divides by a whole number if that divides the rest: ``4 t + (n + 1) // 4 < 25`` stands for
-    ``16 t + n + 1 < 100``, and ``1 <= 5 t + n // 2`` for ``2 <= 10 t + n``.
-    """
-    if kind_of(condition) not in ("LT", "LE") or not counts(condition.a) or not counts(condition.b):
-        return None
-    sides = condition.a, condition.b
-    quotients: dict[int, tuple[Sum, int]] = {}
-    for part in (part for side in sides for part in parts_of(side)):
-        if (of_part := _quotient(part, named, lane)) is not None:
-            quotients[hash(part)] = of_part
-
-    def difference(quotient: Any) -> Sum | None:
-        known = {**named, **dict.fromkeys(quotients, quotient)}
-        a, b = (sum_of(side, known, {hash(lane)}) for side in sides)
-        return None if a is None or b is None else a.plus(b, -1).plus(Sum(-int(kind_of(condition) == "LE")))
-
-    found, rest = difference(lane), difference(0)
-    if found is None or rest is None or not quotients:
-        return found
-    (divided, by), *others = quotients.values()
-    if rest.of(lane) or any(n != by or not value.same(divided) for value, n in others):
-        return None
-    if found.of(lane) == 1:
-        return divided.plus(rest, by)
-    return Sum(by - 1).plus(divided, -1).plus(rest, by) if found.of(lane) == -1 else None
-
-
-def _quotient(node: Any, named: Mapping[int, Any], lane: Any) -> tuple[Sum, int] | None:
-    """Return a lane's number plus a constant, and its divisor; None if the node divides nothing or anything else."""
-    shifted = called(node) == "shift_right"
-    if kind_of(node) not in ("FloorDiv", "Div") and not shifted:
-        return None
-    value, by = node.args if shifted else (node.a, node.b)
-    number, divided = number_of(by), sum_of(value, named, {hash(lane)})
-    if number is None or number < 0 or divided is None:
-        return None
-    if divided.of(lane) != 1 or not divided.without(lane).is_number:
-        return None
-    if kind_of(node) == "Div" and divided.number < 0:  # rounds towards 0
-        return None
-    return divided, 1 << number if shifted else number

@@ -122,7 +122,23 @@ def _objects(
         tell(var.name_hint, place)
         return object_of(attrs, target, var, func)
 
-    return shared(one, list(enumerate(kernels)), cache)
+    order = largest_early([len(tvm.ir.save_json(func)) for _, func in kernels])
+    made = shared(one, [(place, kernels[n]) for place, n in enumerate(order)], cache)
+    return [content for _, content in sorted(zip(order, made, strict=True))]
+
+
+def largest_early(sizes: Sequence[int]) -> list[int]:
+    """Return the order in which cores share work: the smallest item, which tells whether forks pay, then the largest.
+
+    A large item that comes last has the other cores wait for one.
+
+    Examples
+    --------
+    >>> largest_early([3, 1, 5, 4])
+    [1, 2, 3, 0]
+    """
+    falling = sorted(range(len(sizes)), key=lambda n: (-sizes[n], n))
+    return [*falling[-1:], *falling[:-1]]
 
 
 def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:

@@ -7,10 +7,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ..codegen.kernel_cache import kernel_cache
 from ..codegen.matrix_kernel import LANES, OPERAND, MatrixKernel, is_splittable, packed_weights
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec, parse_target
 from ..device.matrix_unit import names_matrix_unit
+from ..forks import shared
 from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
 from ..tir.nodes import key, parameters
 from ..tir.product_nests import ProductNest, product_nest
@@ -62,10 +64,9 @@ class MatrixProducts:
         """Return the module with its products on the matrix unit."""
         if self.device.kind != "cpu" or not self.named:
             return mod
-        chosen = {}
-        for var, func in mod.functions_items():
-            if is_prim_func(func) and (found := self._chosen(func)) is not None:
-                chosen[var] = found
+        functions = {var: func for var, func in mod.functions_items() if is_prim_func(func)}
+        found = shared(self._chosen, list(functions.values()), kernel_cache())  # forks leave their plans on disk
+        chosen = {var: one for var, one in zip(functions, found, strict=True) if one is not None}
         if not chosen:
             return mod
         changer = _Changer(mod, chosen)

@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.te, pytest.mark.optimised]
 pytest.importorskip("tvm.te")
 
-from roller_tvm.codegen.flat import below_zero  # noqa: E402
+from roller_tvm.codegen.flat_conditions import below_zero  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402

@@ -12,9 +12,7 @@ from ..flat import (
     CHOICE,
     Sum,
     access_of,
-    below_zero,
     called,
-    conjuncts,
     is_load,
     is_vector,
     kind_of,
@@ -23,6 +21,7 @@ from ..flat import (
     parts_of,
     sum_of,
 )
+from ..flat_conditions import below_zero, conjuncts
 from ..vector_functions import FUNCTIONS
 from .strided_vectors import Strided
 

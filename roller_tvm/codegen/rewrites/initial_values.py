@@ -45,10 +45,8 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
         trips = number_of(loop.extent)
         if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or trips is None or trips < 2:
             return None
-        if _depends_on_itself(loop.body, memory):
-            return None
         found = _Apart(loop.loop_var, named, memory, dialect).of(loop.body, {})
-        if found is None:
+        if found is None or _depends_on_itself(loop.body, memory):
             return None
         taken.append(loop)
         first = dialect.substituted(found.first, loop.loop_var, tir.const(0, dtype_of_node(loop.loop_var)))

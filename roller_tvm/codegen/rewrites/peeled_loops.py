@@ -7,7 +7,7 @@ moves the other rows' sums from register to register around them (197 rows in ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...te.numbering import dtype_of_node
@@ -15,9 +15,8 @@ from ..dialect import Dialect
 from ..flat import (
     CHOICE,
     SERIAL,
-    below_zero,
     called,
-    conjuncts,
+    gathered,
     in_order,
     is_vector,
     kind_of,
@@ -28,6 +27,7 @@ from ..flat import (
     values_of,
     with_body,
 )
+from ..flat_conditions import below_zero, conjuncts
 
 #: Most choices in all copies of a loop's body; with more LLVM takes long.
 CHOICES = 1500
@@ -93,30 +93,33 @@ def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
     trips = number_of(loop.extent)
     if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or not trips:
         return None
-    conditions = [node.args[0] for node in _choices(loop.body)]
+    conditions = [node.args[0] for node in gathered(loop.body, "choices", _choices)]
     # One check of a row before all inner loops costs little: rows are peeled for checks inside of those.
-    if any(True for inner in statements(loop.body) if kind_of(inner) == "For" for _ in _rows(inner.body)):
-        conditions += [node.condition for node in _rows(loop.body)]
+    if gathered(loop.body, "rows in loops", _rows_in_loops):
+        conditions += [node.condition for node in gathered(loop.body, "rows", _row)]
     checks = [check for condition in conditions for check in conjuncts(condition)]
     known = [found for check in checks if (found := _number(check, loop, named)) is not None]
     kinds = runs([[number + step * trip < 0 for number, step in known] for trip in range(trips)])
     return kinds if known and len(kinds) <= 3 and len(conditions) * len(kinds) <= CHOICES else None
 
 
-def _choices(body: Any) -> Iterator[Any]:
-    """Yield the choices between vectors."""
-    for node in statements(body):
-        for value in values_of(node):
-            yield from (part for part in parts_of(value) if _chooses(part))
+def _choices(node: Any) -> list[Any]:
+    """Return the choices between vectors in the values that a statement itself computes."""
+    return [part for value in values_of(node) for part in parts_of(value) if _chooses(part)]
 
 
-def _rows(body: Any) -> Iterator[Any]:
-    """Yield the conditions behind which vectors are stored, and nothing otherwise."""
-    for node in statements(body):
-        if kind_of(node) == "IfThenElse" and node.else_case is None:
-            inside = statements(node.then_case)
-            if any(kind_of(store) == "BufferStore" and is_vector(store.value) for store in inside):
-                yield node
+def _row(node: Any) -> list[Any]:
+    """Return a condition behind which vectors are stored, and nothing otherwise."""
+    if kind_of(node) == "IfThenElse" and node.else_case is None:
+        inside = statements(node.then_case)
+        if any(kind_of(store) == "BufferStore" and is_vector(store.value) for store in inside):
+            return [node]
+    return []
+
+
+def _rows_in_loops(node: Any) -> list[Any]:
+    """Return the conditions of rows in a loop, if it is one."""
+    return gathered(node.body, "rows", _row) if kind_of(node) == "For" else []
 
 
 def _chooses(node: Any) -> bool:

@@ -16,9 +16,7 @@ from ..flat import (
     Memory,
     Sum,
     access_of,
-    below_zero,
     bits_of,
-    conjuncts,
     in_order,
     is_vector,
     kind_of,
@@ -27,6 +25,7 @@ from ..flat import (
     statements,
     sum_of,
 )
+from ..flat_conditions import below_zero, conjuncts
 from .flat_vectors import Scalar, Vectors, divides
 from .strided_vectors import pieces
 
