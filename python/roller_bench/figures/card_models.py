@@ -33,14 +33,15 @@ def card_models(parser: argparse.ArgumentParser) -> None:
 
         python -m roller_bench card-models --models resnet50,vit_b_16 --out card.jsonl
 
-    Needs torch with CUDA, and TVM of the Relax line with its CUDA runtime. float32 without tf32, random weights, inputs
-    on the card. Models are built side by side, a process each; then each has the card to itself.
+    Needs torch with CUDA, and TVM of the Relax line with its CUDA runtime. No tf32, random weights, inputs on the card.
+    Models are built side by side, a process each; then each has the card to itself.
     """
     parser.add_argument("--models", type=names, default=list(FIRST), help="default %(default)s")
     parser.add_argument("--target", default="", help="default: the card's architecture")
     parser.add_argument("--out", type=Path, default=Path("card_models.jsonl"), help="file of results")
     parser.add_argument("--seconds", type=float, default=600.0, help="time for everything; default 600")
     parser.add_argument("--compiled", type=names, default=[], help="models that torch compiles too")
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32", help="default %(default)s")
     parser.add_argument("--kernels", action="store_true", help="time single kernels too")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
     parser.set_defaults(run=_run)
@@ -50,7 +51,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.one:
         return _one(args)
     begun, rows = time.monotonic(), []
-    words = [sys.executable, "-m", "roller_bench", "card-models", *(["--kernels"] if args.kernels else [])]
+    words = [sys.executable, "-m", "roller_bench", "card-models", "--dtype", args.dtype,
+             *(["--kernels"] if args.kernels else [])]  # fmt: skip
     children = {
         name: subprocess.Popen(
             [*words, "--target", args.target, "--compiled", name if name in args.compiled else "", "--one", name],
@@ -86,13 +88,15 @@ def _one(args: argparse.Namespace) -> int:
     """Build a model, wait for the card, time it, print a row."""
     import torch
 
-    name, row = args.one, {"model": args.one}
+    name, row = args.one, {"model": args.one, "dtype": args.dtype}
     if not torch.cuda.is_available():
         raise BadInput("torch finds no CUDA card", "card-models", "run it where there is one")
     for place in (torch.backends.cuda.matmul, torch.backends.cudnn):
         place.allow_tf32 = False
     row |= {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
     module, inputs = made(name)
+    if args.dtype == "float16":
+        module, inputs = module.half(), {n: t.half() if t.is_floating_point() else t for n, t in inputs.items()}
     try:
         start = time.perf_counter()
         model = _built(module, inputs, args.target)
@@ -104,7 +108,9 @@ def _one(args: argparse.Namespace) -> int:
         return LEFT
     with torch.inference_mode():
         module, given = module.cuda(), [t.cuda() for t in inputs.values()]
-        due = [t.float().cpu().numpy() for t in _flat(module(*given))]
+        exact = [t.float() if t.is_floating_point() else t for t in given]
+        due = [t.cpu().numpy() for t in _flat(module.float()(*exact))]  # of the same weights
+        module = module.to(getattr(torch, args.dtype))
         if model is not None:
             try:
                 row |= _ours(model, inputs, given, due, args.kernels)
