@@ -26,7 +26,7 @@ def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     import tvm
     from tvm.relax.frontend.torch import from_exported_program
 
-    from .recurrent_torch import converters
+    from . import half_torch, recurrent_torch
     from .torch_rewrites import rewritten
 
     def names(text: str) -> list[str]:
@@ -35,6 +35,9 @@ def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     importing = partial(importing_torch, where, f"TVM {tvm.__version__}", AssertionError, names)
     with importing():
         program, needed = rewritten(program)
+    if wide := [name for name, value in program.state_dict.items() if str(value.dtype) == "torch.bfloat16"]:
+        raise UnsupportedOperator(f"{wide[0]} is of bfloat16, which TVM's importer cannot read", where,
+                                  "give the module as module.half() or module.float()")  # fmt: skip
     inputs, buffers = changes(program)
     if inputs:
         raise UnsupportedOperator(f"changes its input {inputs[0]} in place", where, "return it as a new tensor")
@@ -42,9 +45,10 @@ def from_program(program: Any, where: str) -> tuple[Any, tuple[str, ...]]:
         what = f"changes its buffer {read[0]} in place, on which its next answer depends"
         remedy = "make it an input and a result, or use torch.compile(module, backend='roller'), which copies it back"
         raise UnsupportedOperator(what, where, remedy)
+    converters = recurrent_torch.converters(program) | half_torch.converters(program)
     with importing():
         mod = from_exported_program(
-            program, keep_params_as_input=False, run_ep_decomposition=False, custom_convert_map=converters(program)
+            program, keep_params_as_input=False, run_ep_decomposition=False, custom_convert_map=converters
         )
     notes = [f"rewritten for TVM's importer: {name} ({count})" for name, count in sorted(needed.items())]
     return mod, (*notes, *(f"its buffer {name} stays as it is, where torch changes it" for name in buffers))
