@@ -15,7 +15,7 @@ from typing import Any
 #: The module of TVM that registers all of them when it is imported.
 MODULE = "tvm.s_tir.tensor_intrin.cuda"
 #: Our module of those that TVM lacks, and the words in their names.
-_OWN, _WORDS = ".tensor_intrinsics", ("bf16", "tf32")
+_OWN, _WORDS = ".tensor_intrinsics", ("bf16", "tf32", "swapped")
 
 
 def register(name: str) -> None:

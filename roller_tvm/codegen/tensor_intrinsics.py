@@ -64,7 +64,14 @@ class Kind:
         """Elements of an operand that a lane holds."""
         return SIZE * self.depth // LANES
 
+    @property
+    def ptx(self) -> str:
+        """Name of the dtype in TVM's calls of mma."""
+        return "fp16" if self.dtype == "float16" else self.name
 
+
+#: float16 is known to TVM, but not with its operands swapped.
+F16 = Kind("f16", "m16n8k16", "float16", 16, of_sums, of_sums)
 BF16 = Kind("bf16", "m16n8k16", "bfloat16", 16, of_sums, of_sums)
 TF32 = Kind("tf32", "m16n8k8", "float32", 8, words_along, words_across)
 
@@ -191,9 +198,15 @@ def rounded(x: Any) -> Any:
     return cuda_func_call("roller_round_tf32", x, source_code=_ROUND, return_type="float32")
 
 
-def multiply(kind: Kind, left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
-    """Return (description, implementation) of float32 sums of the products of two tiles."""
-    own, dtype, depth, shape, name = kind.own, kind.dtype, kind.depth, kind.shape, kind.name
+def multiply(kind: Kind, left_turned: bool, right_turned: bool, swapped: bool = False) -> tuple[Any, Any]:
+    """Return (description, implementation) of float32 sums of the products of two tiles.
+
+    Parameters
+    ----------
+    swapped : bool
+        True if the terms are written as right times left.
+    """
+    own, dtype, depth, shape, name = kind.own, kind.dtype, kind.depth, kind.shape, kind.ptx
 
     def left(i: Any, k: Any) -> tuple[Any, Any]:
         return kind.across(k, i) if left_turned else kind.along(i, k)
@@ -203,6 +216,7 @@ def multiply(kind: Kind, left_turned: bool, right_turned: bool) -> tuple[Any, An
 
     def wide(x: Any) -> Any:
         return x if dtype == SUM_DTYPE else Cast(SUM_DTYPE, x)
+
 
     @T.prim_func(s_tir=True)
     def described(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -221,6 +235,24 @@ def multiply(kind: Kind, left_turned: bool, right_turned: bool) -> tuple[Any, An
                     T.reads(C[cl, co], A[al, ao], B[bl, bo])
                     T.writes(C[cl, co])
                     C[cl, co] = C[cl, co] + wide(A[al, ao]) * wide(B[bl, bo])
+
+    @T.prim_func(s_tir=True)
+    def turned_around(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (LANES, SUMS), SUM_DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:SUMS], B[0:LANES, 0:own], A[0:LANES, 0:own])
+            T.writes(C[0:LANES, 0:SUMS])
+            for i, j, k in T.grid(SIZE, SIZE, depth):
+                with T.sblock("product"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    al, ao = T.meta_var(left(vi, vk))
+                    bl, bo = T.meta_var(right(vj, vk))
+                    cl, co = T.meta_var(of_sums(vi, vj))
+                    T.reads(C[cl, co], B[bl, bo], A[al, ao])
+                    T.writes(C[cl, co])
+                    C[cl, co] = C[cl, co] + wide(B[bl, bo]) * wide(A[al, ao])
 
     @T.prim_func(s_tir=True)
     def implemented(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -245,7 +277,7 @@ def multiply(kind: Kind, left_turned: bool, right_turned: bool) -> tuple[Any, An
                     )
                 )  # fmt: skip
 
-    return described, implemented
+    return turned_around if swapped else described, implemented
 
 
 #: Name -> (function that makes (description, implementation), its arguments).
@@ -258,5 +290,10 @@ INTRINSICS: dict[str, tuple[Callable[..., tuple[Any, Any]], tuple[Any, ...]]] = 
         f"mma_{kind.name}{kind.name}f32{'_trans_a' if left else ''}{'_trans_b' if right else ''}":
             (multiply, (kind, left, right))
         for kind in (BF16, TF32) for left in (False, True) for right in (False, True)
+    },
+    **{
+        f"mma_{kind.name}{kind.name}f32{'_trans_a' if left else ''}{'_trans_b' if right else ''}_swapped":
+            (multiply, (kind, left, right, True))
+        for kind in (F16, BF16, TF32) for left in (False, True) for right in (False, True)
     },
 }  # fmt: skip

@@ -165,19 +165,25 @@ class TensorSteps(StepApplier):
             self.schedule.tensorize(inner, step.intrinsic)
 
     def _store_at(self, step: StoreAt) -> None:
-        block = self.blocks[step.stage]
+        schedule, block = self.schedule, self.blocks[step.stage]
         loop = self._named(step.target, step.axis)
-        self.schedule.reverse_compute_at(block, loop, preserve_unit_loops=True)
-        last = [self.blocks[step.output]] if step.output != step.stage else []
-        for reader in (*self._after, *last):
+        # By the axes of the product, along which the pairs of a lane are neighbours: an output has others.
+        self._stored = schedule.cache_write(block, 0, "local") if step.lane > 1 else block
+        schedule.reverse_compute_at(block, loop, preserve_unit_loops=True)
+        self._last = [self.blocks[step.output]] if step.output != step.stage else []
+        if step.lane == 1:
+            self._inline_readers()
+
+    def _inline_readers(self) -> None:
+        """Compute what follows a product as its elements are stored, guards of padding among it."""
+        for reader in (*self._after, *self._last):
             self.schedule.reverse_compute_inline(reader)
 
     def _store_vector(self, step: StoreVector) -> None:
-        block = self.blocks[step.stage]
         around = self._loop(step.stage, self.at(step.stage, step.axis) - 1)
-        stored = self.schedule.cache_write(block, 0, "local")
-        self.schedule.reverse_compute_at(stored, around, preserve_unit_loops=True)
-        self.schedule.vectorize(self.schedule.get_loops(stored)[-1])
+        self.schedule.reverse_compute_at(self._stored, around, preserve_unit_loops=True)
+        self._inline_readers()
+        self.schedule.vectorize(self.schedule.get_loops(self._stored)[-1])
 
     def _tensorize(self, step: Tensorize) -> None:
         block, tile = self.blocks[step.stage], self.blocks[step.tile]

@@ -22,6 +22,8 @@ class MatrixRoles:
     left, right : Access
     left_turned, right_turned : bool
         True if neighbours in memory of an operand lie along its rows (m, n) and not along the sum.
+    swapped : bool
+        True if the stage multiplies the right operand by the left one.
     """
 
     batch: tuple[int, ...]
@@ -32,6 +34,12 @@ class MatrixRoles:
     right: Access
     left_turned: bool
     right_turned: bool
+    swapped: bool = False
+
+    def swap(self) -> MatrixRoles:
+        """Return the product of the transposed matrices: rows are columns, and the operands change places."""
+        return MatrixRoles(self.batch, self.n, self.m, self.k, self.right, self.left, self.right_turned,
+                           self.left_turned, not self.swapped)  # fmt: skip
 
     def sizes(self, stage: Stage) -> tuple[int, int, int, int]:
         """Return the extents of b, m, n and k."""

@@ -17,12 +17,20 @@ PIPE_OVERLAP_LOSS = 0.05
 #: The same in staged kernels, whose steps meet at barriers. By hand, beside recorded schedules of Ansor for V100, K80
 #: and MI50 (as are STAGED_BLOCK_CYCLES, FMA_SHARE and DRAM_SHARE).
 STAGED_OVERLAP_LOSS = 0.1
+#: Share of shared memory's time, or of the issue slots', that the other does not hide where multiply-adds take every
+#: slot: an SM of 128 lanes. Measured on an H200 by the GPU kit, 2026-11-26: 536 staged products and convolutions.
+CROWDED_OVERLAP_LOSS = 0.45
+#: Multiply-adds crowd the issue slots if they can take this share of them (a profile measures 0.95 of an SM's 128).
+CROWDED_SHARE = 0.9
+#: Cycles for which a block's threads issue nothing at each step's barriers; other blocks do. Measured likewise.
+STEP_CYCLES = 100
 #: Cycles of a unit for starting and retiring a block that stages nothing, and in the quick estimate. By hand.
 BLOCK_CYCLES = 25
 #: Cycles for starting and retiring a block of a staged kernel: its addresses, the first fetch, the drained pipes.
 STAGED_BLOCK_CYCLES = 400
-#: Loads that a thread has in flight before it needs the first. By hand.
-IN_FLIGHT = 8
+#: Loads that a thread has in flight before it needs the first: of a loop, by hand; of an unrolled window, measured on
+#: an H200 by the GPU kit, 2026-11-26 (186 depthwise convolutions and pools that stage nothing).
+IN_FLIGHT, WINDOW_IN_FLIGHT = 8, 12
 #: Shares of the peak that code reaches: multiply-adds between other instructions, memory between pages.
 FMA_SHARE, DRAM_SHARE = 0.9, 0.85
 #: Most lanes that wait for one bank in the quick estimate. By hand: ``gpu_access`` counts them.
@@ -42,8 +50,9 @@ LOOP_SLOTS = 4
 #: Issue slots of an output's own address, and of one load's, in a kernel that stages nothing; a padding guard's share
 #: of comparisons per load once the window is unrolled. By hand.
 OUTPUT_OVERHEAD, LOAD_OVERHEAD, LOAD_GUARD_OVERHEAD = 20, 1, 5
-#: Issue slots of a step of the tree in which threads share a reduction: a shuffle and an operation. By hand.
-TREE_SLOTS = 2
+#: Issue slots of a step of the tree in which threads share a reduction: a shuffle, its mask, an operation. Measured on
+#: an H200 by the GPU kit, 2026-11-26: sums of 49 and 121 elements.
+TREE_SLOTS = 20
 #: Elements of a thread's fetch that are in flight at a time: compilers unroll a copying loop by four; one behind a
 #: padding guard is a branch of its own.
 FETCHES_IN_FLIGHT, GUARDED_IN_FLIGHT = 4, 1
@@ -53,6 +62,23 @@ COMPILER_STATEMENTS = 256
 LOCAL_CYCLES = 30
 #: A step of at least so many times its busiest pipe's cycles is bound by latency (gpu.tensor). By hand.
 WAITING = 1.1
+
+# --- tensor cores: gpu.tensor, measured on an H200 by the GPU kit, 2026-11-26 (604 plans whose copies run ahead, 355
+# others; least squares of the times' logarithms) ---------------------------------------------------------------------
+
+#: Share of mma.sync's peak that a warp reaches between its loads of fragments.
+TENSOR_SHARE = 0.7
+#: Cycles for which a block's warps wait for one another at each step: two barriers, and what they waited for.
+MEETING_CYCLES = 250
+#: Share of a step's own chain (its copies' way, its products one after the other) that copies that run ahead leave.
+EXPOSED = 0.3
+#: Cycles of one store instruction of a warp: pieces of 16 bytes in eight rows, some of them half a sector.
+STORE_CYCLES = 12.5
+#: Issue slots of the coordinates of an element that is copied alone: divisions by the product's own extents.
+GATHER_SLOTS = 12
+#: Guarded copies of a thread that the compiler unrolls; more of them are a loop, which waits for each, and computes
+#: its coordinates anew: cycles and issue slots of one.
+UNROLLED_COPIES, ROLLED_CYCLES, ROLLED_SLOTS = 8, 120, 35
 
 # --- registers -------------------------------------------------------------------------------------------------------
 # They describe the compiler, not a device: fitted once on the kernels of 380 random plans of matrix products and
@@ -65,25 +91,25 @@ ADDRESSES = 24
 #: Share of the cap that a plan may need: ptxas aims below it for occupancy. Of constructed plans that needed more
 #: than this, 15 of 60 spilled (loop-invariant addresses, a few bytes), of the others 18 of 408.
 USABLE = 0.75
-#: Registers that the compiler takes (quantile regression at 0.9, so that few kernels take more): accumulators, both
-#: fragments of a step, part of the unrolled steps' reads, fetched values and their addresses, other addresses.
-BASE = 36
-PER_ACCUMULATOR = 1.4
+#: Registers that the compiler takes, at most the cap: accumulators, both fragments of a step, part of the unrolled
+#: steps' reads, fetched values and their addresses, other addresses. The medians of 950 kernels of gpu.tiled compiled
+#: by NVRTC 12.9 for sm_90 (the GPU kit's): a quarter take 0.9 of it or less, a quarter 1.1 or more.
+BASE = 16
+PER_ACCUMULATOR = 1.6
 PER_FRAGMENT = 2.0
-PER_PREFETCHED = 0.12
+PER_PREFETCHED = 0.05
 PREFETCHED_MOST = 128
-PER_FETCH = 1.0
-PER_FETCHED = 0.35
-#: Guarded fetches are all prepared (addresses, predicates) before the first is made, however small the tile.
-PER_GUARDED_FETCH = 5
+PER_FETCH = 0.6
+PER_FETCHED = 0.12
 #: Registers are handed out by eights (ptxas rounds its targets for occupancy).
 ROUNDED_TO = 8
 #: Registers that a compiler takes at least, and as a multiple of the need: it uses some to run ahead.
 REGISTERS_LEAST, REGISTERS_TAKEN = 32, 1.1
 #: Registers of a fetched element (address, value, guard): the compiler prepares several, FETCHED_MOST at most.
 PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
-#: Registers for each 64-bit address of a copy that runs ahead (gpu.tensor).
-PER_COPY = 2
+#: Registers of a thread of gpu.tensor beside its sums and fragments (the median of 1010 plans compiled for sm_90; the
+#: compiler holds addresses back so that more blocks fit).
+FRAGMENT_ADDRESSES = 12
 #: Registers of a thread that stages nothing (compiled for sm_75 to sm_90): without a reduction; with one that is
 #: unrolled, loading all of it ahead, guards and all; with a loop.
 POINTWISE, UNROLLED, LOOP = 10, 14, 26

@@ -17,15 +17,23 @@ from ..device import DeviceSpec
 from .geometry import Geometry
 from .gpu import GpuRates, busiest_unit, overlapped, slowest_of, started
 from .gpu_constants import (
-    BASE,
+    ADDRESSES,
     DRAM_SHARE,
+    EXPOSED,
     FETCH_GUARD_OVERHEAD,
     FETCH_OVERHEAD,
-    FMA_SHARE,
-    PER_COPY,
+    FRAGMENT_ADDRESSES,
+    GATHER_SLOTS,
+    MEETING_CYCLES,
+    REGISTERS_LEAST,
+    ROLLED_CYCLES,
+    ROLLED_SLOTS,
     ROUNDED_TO,
     STAGED_BLOCK_CYCLES,
     STAGED_OVERLAP_LOSS,
+    STORE_CYCLES,
+    TENSOR_SHARE,
+    UNROLLED_COPIES,
     WAITING,
 )
 from .gpu_kernel import fetch_latency
@@ -149,13 +157,11 @@ def tensor_registers(
 ) -> tuple[Array, Array]:
     """Return (registers below which a thread spills, registers that the compiler is expected to take)."""
     warp = device.vector_width
-    needed = shapes_.warp[0] * shapes_.warp[1] * accumulator_bytes // (4 * warp) + BASE
-    copies = np.zeros(shapes_.count, np.int64)
-    for matrix, vector in zip(matrices, shapes_.vectors, strict=True):
-        needed = needed + shapes_.warp[matrix.rows] * DEPTH_BYTES // (4 * warp)
-        copies += fetches(device, matrix, shapes_, vector)
-    taken = round_up(needed + PER_COPY * np.minimum(copies, FRAGMENT), ROUNDED_TO)
-    return needed, np.minimum(taken, register_caps(device, shapes_.warps * warp))
+    held = shapes_.warp[0] * shapes_.warp[1] * accumulator_bytes // (4 * warp)
+    for matrix in matrices:
+        held = held + shapes_.warp[matrix.rows] * DEPTH_BYTES // (4 * warp)
+    taken = round_up(np.maximum(held + FRAGMENT_ADDRESSES, REGISTERS_LEAST), ROUNDED_TO)
+    return held + ADDRESSES, np.minimum(taken, register_caps(device, shapes_.warps * warp))
 
 
 def fetches(device: DeviceSpec, matrix: Matrix, shapes_: TensorShapes, vector: Array) -> Array:
@@ -166,7 +172,7 @@ def fetches(device: DeviceSpec, matrix: Matrix, shapes_: TensorShapes, vector: A
 
 def tensor_times(
     geometry: Geometry, device: DeviceSpec, matrices: tuple[Matrix, Matrix], sizes: tuple[int, int, int, int],
-    shapes_: TensorShapes, dtype: str, ahead: bool,
+    shapes_: TensorShapes, dtype: str, ahead: bool, store: int = 1,
 ) -> Times:  # fmt: skip
     """Return the predicted times.
 
@@ -178,6 +184,8 @@ def tensor_times(
         Dtype of the operands, for the rate of the tensor cores.
     ahead : bool
         True if copies bypass the registers, so that they run ahead.
+    store : int
+        Neighbouring outputs that a lane stores by one instruction.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
     (bm, bn, bk), warps, stages = shapes_.block, shapes_.warps, shapes_.stages
@@ -192,7 +200,7 @@ def tensor_times(
     # One block, one step, in cycles of its unit.
     flops = device.peak(dtype, tensor=True) / (device.units * device.clock_ghz)
     schedulers = rates.issue
-    multiplied = 2 * bm * bn * bk / (flops * FMA_SHARE)  # by warps on every scheduler
+    multiplied = 2 * bm * bn * bk / (flops * TENSOR_SHARE)  # by warps on every scheduler
     compute = multiplied * np.maximum(1.0, schedulers / (warps * resident))
     element = matrices[0].element_bytes
     deep = bk * element / DEPTH_BYTES
@@ -201,13 +209,17 @@ def tensor_times(
     pipelined = (stages > 1) & ahead
     each = np.where(pipelined, 1, 2) + FETCH_OVERHEAD  # past the registers it is one instruction
     loads, rounding, moved = (np.zeros(shapes_.count) for _ in range(3))
-    copying, tile_bytes = np.zeros(shapes_.count, np.int64), np.zeros(shapes_.count, np.int64)
+    copying, tile_bytes, waits = (np.zeros(shapes_.count, np.int64) for _ in range(3))
     for matrix, vector in zip(matrices, shapes_.vectors, strict=True):
         fragments = warps * shapes_.warp[matrix.rows] / FRAGMENT * deep
         loads += fragments
         if dtype == TF32:  # each is rounded, and read alone if rows lie across the sum
             rounding += fragments * (words + (words - 1) * matrix.turned)
-        copying += fetches(device, matrix, shapes_, vector) * (each + FETCH_GUARD_OVERHEAD * matrix.guarded)
+        copies = fetches(device, matrix, shapes_, vector)
+        rolled = (copies > UNROLLED_COPIES) & matrix.guarded
+        coordinates = FETCH_GUARD_OVERHEAD * matrix.guarded + GATHER_SLOTS * (vector == 1) + ROLLED_SLOTS * rolled
+        copying += copies * (each + coordinates)
+        waits += ROLLED_CYCLES * copies * rolled
         own = shapes_.block[matrix.rows] * bk * element
         tile_bytes += own
         moved += own * _waste(vector * element, matrix, rates.sector)
@@ -219,20 +231,18 @@ def tensor_times(
     }  # fmt: skip
     throughput = _beside(*pipes.values())
     alone = _beside(multiplied, pipes["issue"], pipes["shared"]) * np.maximum(1.0, schedulers / warps)
-    sync = (2 + deep) * rates.shared_latency  # two barriers, the first fragments of each round
     arrive = fetch_latency(device, rates, np.minimum(1.0, far / (moved * blocks * steps))) + pipes["l2"]
-    # A load has the steps that it runs ahead to arrive in.
-    overlap = np.maximum(alone + sync, (arrive + alone) / np.maximum(1, stages - 1))
-    latency = np.where(pipelined, overlap, arrive + alone + sync)
+    # A load has the steps that it runs ahead to arrive in; of what is left, other blocks hide their share.
+    chain = np.where(pipelined, EXPOSED * (arrive / np.maximum(1, stages - 1) + alone), arrive + alone + waits)
     busiest, waves = busiest_unit(device, blocks, resident)
-    # A block keeps its unit busy for a share of a step's latency; blocks know nothing of one another's phases, so that
-    # the unit idles when all of them wait.
-    busy = np.minimum(1.0, throughput / latency)
-    step = throughput / (1 - (1 - busy) ** resident)
+    step = throughput + (MEETING_CYCLES + chain) / resident
     outputs = batch * m * n
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
-    store = store_bytes / blocks / min(rates.l2, rates.dram * DRAM_SHARE)
-    cycles = busiest * (steps * step + store + STAGED_BLOCK_CYCLES / resident) + rates.dram_latency
+    stored = np.maximum(
+        store_bytes / blocks / min(rates.l2, rates.dram * DRAM_SHARE),
+        STORE_CYCLES * bm * bn / (store * device.vector_width),
+    )
+    cycles = busiest * (steps * step + stored + STAGED_BLOCK_CYCLES / resident) + rates.dram_latency
     seconds = np.maximum(cycles * rates.cycle, started(device, blocks)) + device.launch_overhead_us * 1e-6
     per_unit = blocks * steps / device.units * rates.cycle
     levels = {device.far.name: (far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9))}
@@ -240,7 +250,7 @@ def tensor_times(
         levels["l2"] = moved * blocks * steps, pipes["l2"] * per_unit
     levels["shared"] = loads * FRAGMENT * DEPTH_BYTES * blocks * steps, pipes["shared"] * per_unit
     return Times(
-        seconds, np.where(step < WAITING * throughput, slowest_of(pipes), "latency"), compute * FMA_SHARE * per_unit,
+        seconds, np.where(step < WAITING * throughput, slowest_of(pipes), "latency"), compute * TENSOR_SHARE * per_unit,
         levels, geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves,
         np.where(fitting == 0, 0, resident), limit, threads, registers, shared, blocks / (busiest * device.units),
     )  # fmt: skip

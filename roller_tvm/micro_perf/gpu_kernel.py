@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from .gpu import GpuRates, busiest_unit, far_traffic, instructions, overlapped, 
 from .gpu_access import Fetches, fetches, read_cycles, store_sectors
 from .gpu_constants import (
     COORDINATE_SLOTS,
+    CROWDED_OVERLAP_LOSS,
+    CROWDED_SHARE,
     DRAM_SHARE,
     FETCH_SLOTS,
     FETCHES_IN_FLIGHT,
@@ -30,6 +33,7 @@ from .gpu_constants import (
     LOOP_SLOTS,
     STAGED_BLOCK_CYCLES,
     STAGED_OVERLAP_LOSS,
+    STEP_CYCLES,
 )
 from .gpu_nest import Array, ceil_div, read_once
 from .kernel import StagedKernel, StagedTable
@@ -122,6 +126,14 @@ class Step:
         return ceil_div(self.table.threads, self.device.vector_width)
 
     @property
+    def uneven(self) -> Array:
+        """Warps of the busiest scheduler over the mean: each warp stays with one scheduler of its unit."""
+        schedulers, warps = int(self.rates.issue), self.warps * self.resident
+        if not self.effects.wave_tail:
+            return np.ones(self.table.count)
+        return ceil_div(warps, schedulers) * schedulers / np.maximum(schedulers, warps)
+
+    @property
     def line_cycles(self) -> float:
         """Cycles of a line's worth of shared memory."""
         return self.rates.line / self.rates.shared
@@ -178,7 +190,7 @@ def shared_loads(table: StagedTable, warp: int) -> tuple[Array, Array]:
 def compute_cycles(step: Step) -> Array:
     """Return the cycles of a block's multiply-adds in a step."""
     active = step.warps * step.device.vector_width
-    return step.points * active / (step.rates.lanes * FMA_SHARE)
+    return step.points * active / (step.rates.lanes * FMA_SHARE) * step.uneven
 
 
 def fetch_slots(step: Step) -> Array:
@@ -200,7 +212,7 @@ def issue_cycles(step: Step) -> Array:
         return np.zeros(step.table.count)
     issue = step.device.limits.issue_per_cycle or step.rates.issue
     slots = step.points + step.table.times * (step.reads[0] + LOOP_SLOTS) + fetch_slots(step) + step.local.accesses
-    return slots * step.warps / issue
+    return slots * step.warps / issue * step.uneven
 
 
 def shared_cycles(step: Step) -> Array:
@@ -212,6 +224,20 @@ def shared_cycles(step: Step) -> Array:
     # If L1 is a part of shared memory, global loads take its cycles too.
     beside = copied / step.rates.line * step.line_cycles if unified(step.device) else 0.0
     return step.warps * (step.table.times * step.reads[1] + stored) * step.line_cycles + beside + step.local.l1
+
+
+def crowded_cycles(device: DeviceSpec, pipes: dict[str, Array]) -> Array | float:
+    """Return the cycles by which reads of shared memory and multiply-adds delay one another, beyond other pipes' loss.
+
+    Where multiply-adds can take every issue slot, a read takes the place of one.
+    """
+    schedulers, most = device.limits.schedulers_per_unit, device.limits.fma_per_cycle
+    if not schedulers or not most:
+        return 0.0
+    slots = schedulers * ceil(most / schedulers)  # schedulers that take more than one multiply-add a cycle issue two
+    if most < CROWDED_SHARE * slots:
+        return 0.0
+    return (CROWDED_OVERLAP_LOSS - STAGED_OVERLAP_LOSS) * np.minimum(pipes["issue"], pipes["shared"])
 
 
 def requested(step: Step) -> list[Array]:
@@ -290,7 +316,8 @@ def staged_times(
         "compute": compute_cycles(step), "issue": issue_cycles(step), "shared": shared_cycles(step),
         "l2": l2_cycles(step), "dram": dram_cycles(step),
     }  # fmt: skip
-    throughput = overlapped(list(pipes.values()), STAGED_OVERLAP_LOSS)
+    throughput = overlapped(list(pipes.values()), STAGED_OVERLAP_LOSS) + crowded_cycles(device, pipes)
+    throughput = throughput + STEP_CYCLES / resident * effects.latency
     pipes["latency"] = latency_cycles(step, pipes) / resident
     slowest = np.maximum(throughput, pipes["latency"])
 

@@ -25,9 +25,9 @@ from .gpu_constants import (
     PER_FETCHED,
     PER_FETCHED_ELEMENT,
     PER_FRAGMENT,
-    PER_GUARDED_FETCH,
     PER_PREFETCHED,
     PREFETCHED_MOST,
+    REGISTERS_LEAST,
     ROUNDED_TO,
     STATEMENTS,
     USABLE,
@@ -118,17 +118,14 @@ class RegisterTiles:
         if device.kind != "gpu":
             return np.minimum(self.accumulators + self.operands, cap)
         operands, zero = self.nest.geometry.operands, np.zeros_like(threads)
-        ahead, fetched, guarded = zero, zero, zero
+        ahead, fetched = zero, zero
         for op, n in zip(operands, read, strict=True):
             ahead = ahead + np.minimum(n * words(op.element_bytes), PREFETCHED_MOST)
-        for op, n, width in zip(operands, fetches, vectors, strict=bool(fetches)):
+        for n, width in zip(fetches, vectors, strict=bool(fetches)):
             fetched = fetched + n * width
-            guarded = guarded + n * op.guarded
         smaller = self.operands - np.maximum.reduce(self.fragments)
         raw = BASE + PER_ACCUMULATOR * self.accumulators + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
-        raw = np.maximum(
-            raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded
-        )
+        raw = np.maximum(raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, REGISTERS_LEAST)
         return np.minimum(np.ceil(raw / ROUNDED_TO).astype(np.int64) * ROUNDED_TO, cap)
 
 

@@ -33,7 +33,9 @@ from ..micro_perf.gpu_constants import (
     SPECIAL,
     UNROLL_MOST,
     UNROLLED,
+    WINDOW_IN_FLIGHT,
 )
+from ..micro_perf.gpu_kernel import fetch_latency
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, product
 from ..micro_perf.gpu_times import Times
 from ..micro_perf.occupancy import resident_blocks
@@ -241,8 +243,12 @@ def direct_times(
         "shared": items * (wavefronts + vector) * warps * rates.line / rates.shared,
     }
     ahead = np.maximum(1.0, items * loads)
-    rounds = np.maximum(1.0, items * loads / np.minimum(ahead, float(IN_FLIGHT)))
-    chain = rates.dram_latency * rounds + terms["issue"] * rates.issue / np.minimum(warps, rates.issue)
+    flying = float(WINDOW_IN_FLIGHT if reduction <= UNROLL_MOST else IN_FLIGHT)
+    rounds = np.maximum(1.0, items * loads / np.minimum(ahead, flying))
+    # What other outputs' windows loaded is near.
+    missed = np.minimum(1.0, far / np.maximum(1.0, near * blocks))
+    alone = terms["issue"] * rates.issue / np.minimum(warps, rates.issue)
+    chain = fetch_latency(device, rates, missed) * rounds + alone
     seconds, bound = in_waves(device, rates, terms, chain, resident, busiest, blocks)
     scale = blocks / device.units * rates.cycle
     levels = {device.far.name: (far + store_bytes, terms["dram"] * scale)}

@@ -106,7 +106,7 @@ class GpuTensor(Recipe):
             return []
 
         def times(of: TensorShapes) -> Times:
-            return tensor_times(g, device, made.matrices, made.sizes, of, made.dtype, ahead)
+            return tensor_times(g, device, made.matrices, made.sizes, of, made.dtype, ahead, made.store)
 
         found = times(staged)
         best = np.lexsort((staged.stages, found.seconds))
@@ -130,6 +130,8 @@ class GpuTensor(Recipe):
         roles = matrix_roles(stage)
         if isinstance(roles, str):
             raise ValueError(f"'{stage.name}' is no product of matrices: {roles}")
+        if program.choice("swapped", 0):
+            roles = roles.swap()
         name, out = f"{stage.name}.product", stage.name
         tensors = expression.tensors
         element = tensors[roles.left.tensor]
@@ -175,10 +177,11 @@ class GpuTensor(Recipe):
             kept, staged = f"{access.tensor}.fragment", f"{access.tensor}.shared"
             steps += [CacheRead(staged, "warp", (name,), kept), ComputeAt(kept, name, "k.1")]
             steps.append(Fragment(kept, *shape, load))
-        steps.append(StoreAt(out, name, "warp", program.output))
+        steps.append(StoreAt(out, name, "warp", program.output, program.choice("store", 1)))
         steps.append(Fragment(name, FRAGMENT, FRAGMENT))
         result = _SHORT[stage.dtype]
         trans = ("_trans_a" if roles.left_turned else "") + ("" if roles.right_turned else "_trans_b")
+        trans += "_swapped" if roles.swapped else ""
         clear, multiply = f"mma_fill_16x16_{result}", f"mma_{short}{short}{result}{trans}"
         steps.append(Tensorize(name, "k.0", f"{name}.tile", clear, multiply))
         steps += _store(out)
@@ -206,17 +209,20 @@ class Instruction:
         True if ldmatrix can transpose tiles of its operands.
     dynamic : bool
         True if ldmatrix can read dynamic shared memory.
+    swaps : bool
+        True if the operands may stand in the other order.
     """
 
     turns: bool = True
     dynamic: bool = True
+    swaps: bool = True
 
 
 #: (dtype of the operands, dtype of the sums) -> instruction.
 INTRINSICS = {
-    ("float16", "float32"): Instruction(), ("float16", "float16"): Instruction(),
+    ("float16", "float32"): Instruction(), ("float16", "float16"): Instruction(swaps=False),
     ("bfloat16", "float32"): Instruction(),
-    ("int8", "int32"): Instruction(turns=False, dynamic=False),
+    ("int8", "int32"): Instruction(turns=False, dynamic=False, swaps=False),
 }  # fmt: skip
 #: Further instructions, for users who allow rounding of the operands.
 ROUNDING = {("float32", "float32"): Instruction()}
@@ -225,12 +231,15 @@ PAIR = 2
 #: Threads of a block if a device names no limit.
 MOST_THREADS = 1024
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
-BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
+BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4, 8), (4, 3, 2, 1), (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
 class Product:
-    """A nest as a product of matrices; ``rows`` are the lengths of its operands' innermost axes."""
+    """A nest as a product of matrices.
+
+    ``rows`` are the lengths of its operands' innermost axes; a lane stores ``store`` neighbouring outputs at a time.
+    """
 
     roles: MatrixRoles
     matrices: tuple[Matrix, Matrix]
@@ -239,14 +248,21 @@ class Product:
     dtype: str
     dynamic: bool
     rows: tuple[int, int]
+    store: int
 
     @property
     def element_bytes(self) -> int:
         return self.matrices[0].element_bytes
 
 
-def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
-    """Return the nest as a product for tensor cores, or a rejection that says why it is none."""
+def product_of(geometry: Geometry, tf32: bool = False, swapped: bool | None = None) -> Product | Rejection:
+    """Return the nest as a product for tensor cores, or a rejection that says why it is none.
+
+    Parameters
+    ----------
+    swapped : bool, optional
+        Whether rows and columns change places; by default, if only then the outputs that a lane holds are neighbours.
+    """
     stage, tensors = geometry.stage, geometry.expression.tensors
     roles = matrix_roles(stage)
     if isinstance(roles, str):
@@ -260,6 +276,10 @@ def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
     for access, turned in ((roles.left, roles.left_turned), (roles.right, roles.right_turned)):
         if turned and not instruction.turns:
             return _refused(f"neighbours of '{access.tensor}' along the sum", "single bytes along its rows")
+    if swapped is None:
+        swapped = instruction.swaps and store_width(geometry, roles) < store_width(geometry, roles.swap())
+    if swapped:
+        roles = roles.swap()
     by_name = {op.name: op for op in geometry.operands}
     operands = (by_name[roles.left.tensor], by_name[roles.right.tensor])
     sides = (roles.left_turned, roles.right_turned)
@@ -272,7 +292,14 @@ def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
     dtype = TF32 if (own[0], stage.dtype) in ROUNDING else own[0]
     rows = [next((geometry.extents[i] for i in reversed(group) if geometry.extents[i] > 1), 1) for group in groups]
     return Product(roles, (matrices[0], matrices[1]), roles.sizes(stage), (vectors[0], vectors[1]), dtype,
-                   instruction.dynamic, (rows[0], rows[1]))
+                   instruction.dynamic, (rows[0], rows[1]), store_width(geometry, roles))
+
+
+def store_width(geometry: Geometry, roles: MatrixRoles) -> int:
+    """Return how many outputs a lane stores at a time: it holds pairs along n, which may be neighbours in memory."""
+    last = next((i for i in reversed(geometry.spatial) if geometry.extents[i] > 1), None)
+    paired = bool(roles.n) and last == roles.n[-1] and geometry.extents[last] % PAIR == 0
+    return PAIR if paired else 1
 
 
 def _refused(required: str, limit: str) -> Rejection:
@@ -351,14 +378,12 @@ def program(ctx: Context, made: Product, shapes_: TensorShapes, number: int, ahe
         ctx.rtile("shared", box(*shape.block), padding),
         ctx.rtile("register", box(*shape.warp, min(shape.block[2], DEPTH_BYTES // made.element_bytes))),
     )
-    # A lane holds pairs of neighbours along n: they are stored together if they are neighbours in memory.
-    last = next((i for i in reversed(g.spatial) if g.extents[i] > 1), None)
-    paired = bool(made.roles.n) and last == made.roles.n[-1] and g.extents[last] % PAIR == 0
     choices = {
         "threads": shape.warps * ctx.device.vector_width, "block_m": shape.block[0], "block_n": shape.block[1],
         "block_k": shape.block[2], "warp_m": shape.warp[0], "warp_n": shape.warp[1], "stages": shape.stages,
         "async": int(ahead and shape.stages > 1), "raster": shape.raster, "dynamic": int(made.dynamic),
-        "store": PAIR if paired else 1, **({"tf32": 1} if made.dtype == TF32 else {}),
+        "store": made.store, **({"tf32": 1} if made.dtype == TF32 else {}),
+        **({"swapped": 1} if made.roles.swapped else {}),
         f"vector:{made.roles.left.tensor}": shape.vectors[0], f"vector:{made.roles.right.tensor}": shape.vectors[1],
     }  # fmt: skip
     staged = (made.roles.left.tensor, made.roles.right.tensor)

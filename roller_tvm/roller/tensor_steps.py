@@ -60,12 +60,16 @@ class Fragment(TensorIrStep):
 
 @dataclass(frozen=True)
 class StoreAt(TensorIrStep):
-    """Move the stage, a copy out of ``target``, inside its loop ``axis``; ``output`` is computed as it is stored."""
+    """Move the stage, a copy out of ``target``, inside its loop ``axis``; ``output`` is computed as it is stored.
+
+    A thread gathers ``lane`` elements in registers, and stores them at a time (see ``StoreVector``).
+    """
 
     op: ClassVar[str] = "store_at"
     target: str
     axis: str
     output: str
+    lane: int = 1
 
 
 @dataclass(frozen=True)

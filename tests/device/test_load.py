@@ -52,7 +52,7 @@ def test_gpu_numbers_that_must_agree_with_each_other(name):
 
 def test_h200_is_an_h100_with_other_memory():
     h100, h200 = load_device("h100"), load_device("H200")
-    assert h200.level("dram").bandwidth_gbps == 4800 and h100.level("dram").bandwidth_gbps == 3352
+    assert h200.level("dram").bandwidth_gbps == 4494 and h100.level("dram").bandwidth_gbps == 3352
     assert h200.levels[1:] == h100.levels[1:] and h200.limits == h100.limits
     assert h200.limits.shared_per_block_optin_bytes == 227 * 1024
 

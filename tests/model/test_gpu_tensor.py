@@ -1,8 +1,6 @@
-"""The model of tensor-core kernels against what others measured of mma.sync; no record of ours has any."""
+"""The model of tensor-core kernels against what others measured of mma.sync; and of what ran on a card."""
 
 from dataclasses import replace
-
-import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.device.spec import FrozenMap
@@ -51,28 +49,27 @@ def test_kernels_that_others_measured_stand_in_their_order():
         own = [key for key in MEASURED if key[0] == size]
         assert sorted(own, key=told.get) == sorted(own, key=MEASURED.get)
     ratios = [told[key] / MEASURED[key] for key in MEASURED]
-    assert min(ratios) > 0.7 and max(ratios) < 1.1
+    assert min(ratios) > 0.6 and max(ratios) < 1.1  # they are by hand; the model is of kernels that TVM generates
 
 
 def test_operands_of_half_of_l2_each_stay_there():
-    """Either operand of 2048 x 2048 float16 has 8 MiB; memory is slow, so that what it moves decides."""
+    """Either operand of 4096 x 4096 float16 has 32 MiB; memory is slow, so that what it moves decides."""
 
     def told(l2_mib):
         device = card()
         sizes = {"l2": {"capacity_bytes": int(l2_mib * 2**20)}, "dram": {"bandwidth_gbps": 10.0}}
         levels = tuple(replace(level, **sizes.get(level.name, {})) for level in device.levels)
-        return predicted(replace(device, levels=levels), 2048, 32, 2)
+        return predicted(replace(device, levels=levels), 4096, 32, 2)
 
-    assert told(17) == told(16) > 1.1 * told(15.9)
+    assert told(65) == told(64) > 1.1 * told(63.9)
 
 
-@pytest.mark.parametrize("device", ["a100", "h200"])
-def test_the_best_plan_of_a_large_product_is_as_fast_as_the_best_that_is_known(device):
-    """On A100 CUTLASS does 240 and cuBLAS 250 of 312 TFLOP/s (NVIDIA/cutlass, issue 105)."""
-    spec = load_device(device)
+def test_the_best_plan_of_a_large_product_takes_what_it_took_on_a_card():
+    """439 us (benchmarks/gpu/h200, G3.float16): 313 TFLOP/s of mma.sync's 651; cuBLAS, by wgmma, took 175 us."""
+    spec = load_device("h200")
     product = operator("matmul", m=4096, n=4096, k=4096, dtype="float16")
     best = construct(product, spec, 1, Features.of_tensor_ir(spec)).best
-    assert 0.65 < best.estimate.gflops / spec.peak("float16", tensor=True) < 0.82
+    assert 0.8 < best.seconds / 439e-6 < 1.2
 
 
 def test_memory_costs_a_tensor_core_no_less_than_other_units():

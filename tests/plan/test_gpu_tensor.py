@@ -74,7 +74,7 @@ def test_bytes_over_an_edge_are_filled_a_register_at_a_time(sizes, vectors):
     product = parse_operator(words.split())
     product = replace(product, inputs=tuple(replace(t, dtype="int8") for t in product.inputs))
     a100 = load_device("a100")
-    found = construct(product, a100, 10, Features.of_tensor_ir(a100)).plans
+    found = construct(product, a100, 200, Features.of_tensor_ir(a100)).plans
     programs = [r.plan.programs[0] for r in found if r.plan.programs[0].recipe == "gpu.tensor"]
     told = {tuple(p.choices_of("vector").values()) for p in programs
             if p.choice("block_k") == 64 and not (64 % p.choice("block_m") or 64 % p.choice("block_n"))}  # fmt: skip

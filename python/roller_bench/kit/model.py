@@ -26,8 +26,8 @@ from roller_tvm.planner.predict_programs import geometry_of, program_times
 from roller_tvm.roller.rprogram import Plan
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Records that are kept: of an H200.
-RECORDS = (ROOT / "benchmarks" / "gpu" / "h200" / "plans.jsonl.gz",)
+#: Records that are kept: ten plans of each operator on an H200, and plans of some drawn from all candidates.
+RECORDS = tuple(ROOT / "benchmarks" / "gpu" / "h200" / f"{name}.jsonl.gz" for name in ("plans", "drawn"))
 Row = Mapping[str, Any]
 
 
@@ -44,7 +44,7 @@ def record(kit: Path, results: Row) -> Iterator[dict[str, Any]]:
             plan = dict(known[rank].plan)
             if (expression := plan.pop("expression")) not in expressions:
                 expressions.append(expression)
-            kept = {key: operator["plans"][str(rank)][key] for key in ("verdict", "predicted_us", "us")}
+            kept = {key: operator["plans"][str(rank)][key] for key in ("verdict", "variant", "predicted_us", "us")}
             registers = [k.get("registers") for k in known[rank].resources]
             plans[str(rank)] = {**kept, "plan": plan, "expression": expressions.index(expression),
                                 "registers": registers}  # fmt: skip
@@ -86,7 +86,8 @@ def predicted(row: Row, device: DeviceSpec) -> dict[str, float]:
     plans = plans_of(row)
     for rank, plan in plans.items():
         for n, p in enumerate(plan.programs):
-            key = row["plans"][rank]["expression"], p.recipe, p.anchor, p.inlined, p.output, p.choice("async", 0)
+            kind = p.choice("async", 0), p.choice("swapped", 0)
+            key = row["plans"][rank]["expression"], p.recipe, p.anchor, p.inlined, p.output, kind
             groups.setdefault(key, []).append((rank, n))
     total = dict.fromkeys(plans, 0.0)
     for members in groups.values():
@@ -108,7 +109,7 @@ def today(row: Row) -> dict[str, Any]:
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the table: each family when it was recorded, and now."""
     now = [today(row) for row in rows]
-    both = [by_family({"operators": {row["name"]: row for row in some}}) for some in (rows, now)]
+    both = [by_family({"operators": dict(enumerate(some))}) for some in (rows, now)]
     yield (f"{'':<32}{'plans':>6}{'predicted/measured':>20}{'near':>13}{'top-1 regret':>15}{'order':>15}"
            f"{'torch/top-1':>13}")  # fmt: skip
     for name, then in both[0].items():

@@ -52,7 +52,7 @@ class ResourcesCompared:
         >>> (program,) = construct(matmul(m=512, n=512, k=512), a100, 1).best.estimate.programs
         >>> kernel = KernelResources(registers=program.registers, local_bytes=0, shared_bytes=program.shared_bytes)
         >>> ResourcesCompared.of(program, kernel, a100).occupancy
-        (7, 7)
+        (12, 12)
         """
         return cls.from_numbers(
             device, estimate.threads, estimate.registers, estimate.shared_bytes, kernel.registers, kernel.shared_bytes,
