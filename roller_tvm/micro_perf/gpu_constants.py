@@ -72,8 +72,9 @@ TENSOR_SHARE = 0.7
 MEETING_CYCLES = 250
 #: Share of a step's own chain (its copies' way, its products one after the other) that copies that run ahead leave.
 EXPOSED = 0.3
-#: Cycles of one store instruction of a warp: pieces of 16 bytes in eight rows, some of them half a sector.
-STORE_CYCLES = 12.5
+#: Cycles of a piece of neighbouring outputs that a warp stores, and the outputs of one: mma leaves four lanes a row,
+#: two outputs each, 16 bytes of half types. Whether a lane stores one or two at a time makes no difference.
+STORE_CYCLES, PIECE = 2.5, 8
 #: Issue slots of the coordinates of an element that is copied alone: divisions by the product's own extents.
 GATHER_SLOTS = 12
 #: Guarded copies of a thread that the compiler unrolls; more of them are a loop, which waits for each, and computes

@@ -25,6 +25,7 @@ from .gpu_constants import (
     FRAGMENT_ADDRESSES,
     GATHER_SLOTS,
     MEETING_CYCLES,
+    PIECE,
     REGISTERS_LEAST,
     ROLLED_CYCLES,
     ROLLED_SLOTS,
@@ -172,7 +173,7 @@ def fetches(device: DeviceSpec, matrix: Matrix, shapes_: TensorShapes, vector: A
 
 def tensor_times(
     geometry: Geometry, device: DeviceSpec, matrices: tuple[Matrix, Matrix], sizes: tuple[int, int, int, int],
-    shapes_: TensorShapes, dtype: str, ahead: bool, store: int = 1,
+    shapes_: TensorShapes, dtype: str, ahead: bool,
 ) -> Times:  # fmt: skip
     """Return the predicted times.
 
@@ -184,8 +185,6 @@ def tensor_times(
         Dtype of the operands, for the rate of the tensor cores.
     ahead : bool
         True if copies bypass the registers, so that they run ahead.
-    store : int
-        Neighbouring outputs that a lane stores by one instruction.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
     (bm, bn, bk), warps, stages = shapes_.block, shapes_.warps, shapes_.stages
@@ -240,7 +239,7 @@ def tensor_times(
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     stored = np.maximum(
         store_bytes / blocks / min(rates.l2, rates.dram * DRAM_SHARE),
-        STORE_CYCLES * bm * bn / (store * device.vector_width),
+        STORE_CYCLES * bm * bn / PIECE,
     )
     cycles = busiest * (steps * step + stored + STAGED_BLOCK_CYCLES / resident) + rates.dram_latency
     seconds = np.maximum(cycles * rates.cycle, started(device, blocks)) + device.launch_overhead_us * 1e-6

@@ -106,7 +106,7 @@ class GpuTensor(Recipe):
             return []
 
         def times(of: TensorShapes) -> Times:
-            return tensor_times(g, device, made.matrices, made.sizes, of, made.dtype, ahead, made.store)
+            return tensor_times(g, device, made.matrices, made.sizes, of, made.dtype, ahead)
 
         found = times(staged)
         best = np.lexsort((staged.stages, found.seconds))
