@@ -78,11 +78,9 @@ class Cubins:
             finally:
                 _USED.pop()
 
-    @contextlib.contextmanager
-    def used_apart(self) -> Iterator[None]:
-        """`used` by a build whose kernels are compiled side by side, in as many parts as there are cores."""
-        with self.used(), _instead(_GENERATE, lambda generate: partial(self._in_parts, generate)):
-            yield
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """Have the kernels of a module compiled side by side, in as many parts as there are cores."""
+        return _instead(_GENERATE, lambda generate: partial(self._in_parts, generate))
 
     def _in_parts(self, generate: Callable[..., Any], mod: Any, target: Any) -> Any:
         """Return TVM's module of a module's kernels; the parts but the first are its imports."""

@@ -352,7 +352,12 @@ def build(
         with contextlib.ExitStack() as scope:
             if full.kind.name == "cuda":
                 scope.enter_context(_taking(take, **({CAPTURE: True} if cuda_graph else {})))
-                scope.enter_context(Cubins(str(full.attrs["arch"])).used_apart())
+                cubins = Cubins(str(full.attrs["arch"]))
+                scope.enter_context(cubins.used())
+                if schedules != "tvm":
+                    with full:
+                        mod, pipeline = pipeline(mod), None
+                scope.enter_context(cubins.apart())
             executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
     setattr(executable, REPORT, ModelReport(str(full), reports[-1].kernels() if reports else ()))

@@ -2,12 +2,11 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
 
 from roller_bench.figures.card_models import table
-from roller_tvm.children import environment
+from roller_tvm.children import environment, python
 
 ROWS = [{"model": "a", "ours": 1.0, "eager": 2.0, "graph": 0.5, "relative_error": 1e-6},
         {"model": "b", "ours": 2.0, "eager": 16.0, "graph": 4.0, "relative_error": 2e-6},
@@ -23,7 +22,7 @@ def test_a_ratio_above_one_means_that_ours_is_faster():
 
 def test_without_torch_or_a_card_nothing_is_claimed(tmp_path):
     out = tmp_path / "rows.jsonl"
-    words = [sys.executable, "-m", "roller_bench", "card-models", "--models", "resnet18", "--out", str(out)]
+    words = python("-m", "roller_bench", "card-models", "--models", "resnet18", "--out", str(out))
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     if "build_s" in done.stdout:
         pytest.skip("there is a card")

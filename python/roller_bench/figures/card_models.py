@@ -16,7 +16,7 @@ import numpy as np
 
 from roller_bench.figures import LEFT, names
 from roller_bench.torch_models import made
-from roller_tvm.children import environment
+from roller_tvm.children import environment, python
 from roller_tvm.errors import BadInput, last_line
 from roller_tvm.stats import geomean
 
@@ -51,8 +51,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.one:
         return _one(args)
     begun, rows = time.monotonic(), []
-    words = [sys.executable, "-m", "roller_bench", "card-models", "--dtype", args.dtype,
-             *(["--kernels"] if args.kernels else [])]  # fmt: skip
+    words = python("-m", "roller_bench", "card-models", "--dtype", args.dtype, *["--kernels"] * args.kernels)
     children = {
         name: subprocess.Popen(
             [*words, "--target", args.target, "--compiled", name if name in args.compiled else "", "--one", name],
