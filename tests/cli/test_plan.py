@@ -171,7 +171,7 @@ def test_a_second_witness(pocl, capsys):
 
 @pytest.mark.relax
 def test_tensor_cores_have_one_witness(capsys):
-    words = ["m=32", "n=16", "k=16", "dtype=float16", "--device", "a100", "--top", "1", "--check", "--on-pocl"]
+    words = ["m=64", "n=64", "k=64", "dtype=float16", "--device", "a100", "--top", "1", "--check", "--on-pocl"]
     code, out, err = plan(capsys, "matmul", *words)
     assert code == 2 and "#1 executed on the CPU: 1 kernel" in out and "OpenCL has no tensor cores" in err
 
