@@ -50,8 +50,8 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint requirements/$(1).txt $(2) 2>.venv/uv.log \
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
-# The longest first, and torch's before shorter ones, because it is set up first. Each one's output comes when it has ended.
-SUITES := pytest-relax pytest-relay test-torch pytest-emulate pytest-plan pytest-core lint
+# The longest first. Their output comes in one piece, when each has ended.
+SUITES := pytest-relax pytest-relay pytest-plan test-torch pytest-emulate pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
@@ -81,7 +81,9 @@ pytest-relay: $(RELAY)/.ready
 pytest-relax: $(RELAX)/.ready
 	$(RELAX)/bin/python -m pytest -m "relax or te" $(NIGHTLY) $(PYTEST_ARGS)
 
-test-torch: $(TORCH)/.ready
+# Torch is set up by its own suite: one that waits for a set-up would have make start the suites behind it first.
+test-torch: $(RELAY)/.ready
+	@$(MAKE) --no-print-directory $(TORCH)/.ready
 	@# GPT-2 and Llama with their caches.
 	$(if $(NIGHTLY),$(call install,torch,transformers))
 	$(TORCH)/bin/python -m pytest $(if $(NIGHTLY),,-m "not nightly") tests/torch tests/test_api.py -k "torch or Torch" $(NIGHTLY) $(PYTEST_ARGS)
