@@ -23,15 +23,14 @@ from ..roller.steps import (
     UnrollLimit,
     Vectorize,
 )
-from .names import Loops, Names
-from .script import ScheduleError, Script
+from .names import Loops, Names, Unsaid, told_of
+from .script import Script
 
 #: Annotations of ``AN`` steps by their number, but those that bind a loop to a thread.
 _HOW: dict[int, Callable[[str, str], Step]] = {1: Unroll, 2: Vectorize, 3: Parallel}
 _THREADS = {4: "vthread", 5: "blockIdx.x", 6: "threadIdx.x", 7: "blockIdx.y", 8: "threadIdx.y", 9: "blockIdx.z",
             10: "threadIdx.z"}  # fmt: skip
 _UNROLL = "auto_unroll_max_step$"
-_REMEDY = "compare another record, or look at this one in TVM's own words"
 
 
 def script_of_record(steps: Sequence[Sequence[Any]], stages: Mapping[str, Loops], where: str = "record") -> Script:
@@ -58,21 +57,12 @@ def script_of_record(steps: Sequence[Sequence[Any]], stages: Mapping[str, Loops]
     """
     reader = _Reader(stages)
     for number, step in enumerate(steps):
-        told = f"step {number} {list(step)}"
-        try:
+        with told_of(f"step {number} {list(step)}", where):
             read = _STEPS.get(str(step[0]))
             if read is None:
-                raise ScheduleError(f"{told}: no command says it", where, _REMEDY)
+                raise Unsaid("no command says it")
             read(reader, *step[1:])
-        except _Unsaid as error:
-            raise ScheduleError(f"{told}: {error}", where, _REMEDY) from None
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise ScheduleError(f"{told} does not fit this operator: {error}", where, _REMEDY) from None
     return Script(tuple(reader.names.steps))
-
-
-class _Unsaid(ValueError):
-    """A step without a command."""
 
 
 class _Reader:
@@ -103,7 +93,7 @@ class _Reader:
 
     def follow_fused(self, stage: int, loop: int, sources: Sequence[int], level: int, factor: int) -> None:
         if not factor:
-            raise _Unsaid("a split by the number of its outer trips")
+            raise Unsaid("a split by the number of its outer trips")
         self.split(stage, loop, 0, [prod(self.lengths[s][level] for s in sources)])
 
     def fuse(self, stage: int, loops: Sequence[int]) -> None:
@@ -125,14 +115,14 @@ class _Reader:
         elif how in _HOW:
             self._say(_HOW[how](name, axis))
         elif how:
-            raise _Unsaid(f"annotation {how} has no command")
+            raise Unsaid(f"annotation {how} has no command")
         else:
             self.lengths.append(())
 
     def pragma(self, stage: int, loop: int, pragma: str) -> None:
         name, axis = self._loop(stage, loop)
         if not pragma.startswith(_UNROLL):
-            raise _Unsaid(f"pragma '{pragma}' has no command")
+            raise Unsaid(f"pragma '{pragma}' has no command")
         self._say(UnrollLimit(name, axis, int(pragma.removeprefix(_UNROLL))))
 
     def compute_at(self, stage: int, target: int, loop: int) -> None:
@@ -145,7 +135,7 @@ class _Reader:
 
     def root(self, stage: int) -> None:
         if self.stages[stage] in self.placed:
-            raise _Unsaid("a stage moved out of a loop again")
+            raise Unsaid("a stage moved out of a loop again")
         self.lengths.append(())
 
     def cache_read(self, stage: int, scope: str, readers: Sequence[int]) -> None:

@@ -25,8 +25,8 @@ from ..roller.steps import (
     Vectorize,
 )
 from ..roller.tensor_steps import Pipeline, ReverseComputeAt, ReverseInline, SetScope
-from .names import Loops, Names
-from .script import ScheduleError, Script
+from .names import Loops, Names, Unsaid, told_of
+from .script import Script
 
 #: Instructions that look or choose, and leave the loops as they are.
 _LOOKS = ("Get", "Sample", "EnterPostproc", "Unannotate", "DecomposeReduction")
@@ -35,7 +35,6 @@ _NOTES = ("meta_schedule.", "pragma_unroll_explicit")
 _UNROLL, _PIPELINE = "pragma_auto_unroll_max_step", "software_pipeline_"
 #: Places that are no loops: all loops stay a stage's own, or it has none.
 ROOT, INLINE = "root", "inline"
-_REMEDY = "compare another record, or look at this one in TVM's own words"
 #: (Old dimension, length) of each dimension of a new layout.
 Digits = tuple[tuple[int, int], ...]
 
@@ -107,21 +106,12 @@ def script_of_trace(
         if event.kind.startswith(_LOOKS):
             reader.looked(event)
             continue
-        told = f"instruction {number} {event.kind}"
-        try:
+        with told_of(f"instruction {number} {event.kind}", where):
             read = _KINDS.get(event.kind)
             if read is None:
-                raise ScheduleError(f"{told}: no command says it", where, _REMEDY)
+                raise Unsaid("no command says it")
             read(reader, event)
-        except _Unsaid as error:
-            raise ScheduleError(f"{told}: {error}", where, _REMEDY) from None
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise ScheduleError(f"{told} does not fit this operator: {error}", where, _REMEDY) from None
     return Script(tuple(reader.names.steps))
-
-
-class _Unsaid(ValueError):
-    """An instruction without a command."""
 
 
 class _Reader:
@@ -148,7 +138,7 @@ class _Reader:
     def _loop(self, place: LoopAt) -> tuple[str, str]:
         path = self._path(self.stages[place.block])
         if len(path) != place.count:
-            raise _Unsaid(f"block '{place.block}' has {place.count} loops, and {len(path)} have names")
+            raise Unsaid(f"block '{place.block}' has {place.count} loops, and {len(path)} have names")
         return path[place.at]
 
     def _known(self, event: Event) -> bool:
@@ -180,7 +170,7 @@ class _Reader:
             return
         stage = loops[0][0]
         if any(own != stage for own, _ in loops):
-            raise _Unsaid("loops of several stages made one")
+            raise Unsaid("loops of several stages made one")
         axes = tuple(axis for _, axis in loops)
         name = self.names.fused(stage, axes)
         self._say(Fuse(stage, axes, name))
@@ -218,7 +208,7 @@ class _Reader:
         elif key.startswith(_PIPELINE):
             self._pipelined(self._loop(event.inputs[0]), key.removeprefix(_PIPELINE), [int(v) for v in value])
         else:
-            raise _Unsaid(f"annotation '{key}' has no command")
+            raise Unsaid(f"annotation '{key}' has no command")
 
     def _pipelined(self, loop: tuple[str, str], key: str, value: list[int]) -> None:
         """Note a part of a pipeline; it is said once stages and order are known, and again if it is asynchronous."""
@@ -229,7 +219,7 @@ class _Reader:
             return
         copies = len(stages) - 1
         if any(stages[:-1]) or order != list(range(copies + 1)) or told.get("async_stages", [0]) != [0]:
-            raise _Unsaid(f"a pipeline of stages {stages} in the order {order}")
+            raise Unsaid(f"a pipeline of stages {stages} in the order {order}")
         self.names.steps = [s for s in self.names.steps if not (isinstance(s, Pipeline) and (s.stage, s.axis) == loop)]
         self._say(Pipeline(*loop, copies, stages[-1] + 1, int("async_stages" in told)))
 
@@ -260,7 +250,7 @@ class _Reader:
             self._say(Inline(stage))
             return
         if not isinstance(event.inputs[1], LoopAt):
-            raise _Unsaid("a place that is no loop")
+            raise Unsaid("a place that is no loop")
         at = self._loop(event.inputs[1])
         kind = ComputeAt if event.kind == "ComputeAt" else ReverseComputeAt
         self._say(kind(stage, *at))
@@ -282,7 +272,7 @@ class _Reader:
 
     def layout(self, event: Event) -> None:
         if not event.digits:
-            raise _Unsaid("a layout that is no packing of an operand")
+            raise Unsaid("a layout that is no packing of an operand")
         reader = self.stages[event.inputs[0]]
         dims, lengths = zip(*event.digits, strict=True)
         self.names.steps.append(Pack(event.tensor, reader, dims, lengths))

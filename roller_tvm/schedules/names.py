@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..codegen.applier import StepApplier
 from ..roller.steps import Step, TensorIrStep
+from .script import ScheduleError
 
 #: Of a stage its spatial and its reduction loops, of an input the number of its dimensions.
 Loops = int | tuple[Sequence[str], Sequence[str]]
+
+_REMEDY = "compare another record, or look at this one in TVM's own words"
+
+
+class Unsaid(ValueError):
+    """A step or an instruction without a command."""
+
+
+@contextlib.contextmanager
+def told_of(step: str, where: str) -> Iterator[None]:
+    """Have what goes wrong with a step of a record named with that step.
+
+    Raises
+    ------
+    ScheduleError
+        The step has no command, or does not fit the operator.
+    """
+    try:
+        yield
+    except Unsaid as error:
+        raise ScheduleError(f"{step}: {error}", where, _REMEDY) from None
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ScheduleError(f"{step} does not fit this operator: {error}", where, _REMEDY) from None
 
 
 class Names(StepApplier):
