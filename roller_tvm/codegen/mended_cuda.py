@@ -16,27 +16,32 @@ PIPELINE, GENERATE = "s_tir", "target.build.cuda"
 def mend_cuda() -> None:
     """Have every kernel for CUDA that this process builds pass through ``rewrites.vector_conditions``."""
     if isinstance(dialect_here(), Tvm027):
-        _extend_pipeline()
+        extend_pipeline(before_device=_pass())
     else:
         _stand_before_generator()
 
 
-def _extend_pipeline() -> None:
+def extend_pipeline(before_host: Any = None, before_device: Any = None) -> None:
+    """Add a pass before those that TVM 0.27 makes once a function is flattened, of host code or of a device's."""
     import tvm
     from tvm.tirx import compilation_pipeline as pipelines
 
     made = pipelines.PIPELINE_MAP[PIPELINE]
 
-    @tvm.transform.module_pass(opt_level=0, name="RollerBeforeCuda")
-    class Mend:
-        def transform_module(self, mod: Any, _context: Any) -> Any:
-            return _mended(mod)
+    def before(rewrite: Any, then: Any) -> Any:
+        return then if rewrite is None else lambda: tvm.transform.Sequential([rewrite, then()])
 
     def extended(**options: Any) -> Any:
         passes, on_host, on_device = made(**options)
-        return passes, on_host, lambda: tvm.transform.Sequential([Mend(), on_device()])
+        return passes, before(before_host, on_host), before(before_device, on_device)
 
     pipelines.register_tir_pipeline(PIPELINE, extended)
+
+
+def _pass() -> Any:
+    import tvm
+
+    return tvm.transform.module_pass(lambda mod, _context: _mended(mod), opt_level=0, name="RollerBeforeCuda")
 
 
 def _stand_before_generator() -> None:

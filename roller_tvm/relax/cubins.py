@@ -18,11 +18,10 @@ from typing import Any
 
 from ..codegen.compile import compile_cuda
 from ..codegen.kernel_cache import kernel_cache, key_of
+from ..codegen.mended_cuda import GENERATE
 
 #: TVM's name of the function that compiles CUDA.
 CALLBACK = "tvm_callback_cuda_compile"
-#: TVM's name of its code generator for CUDA.
-_GENERATE = "target.build.cuda"
 #: TVM's name of the function that loads such a library's kernels.
 _LOADER = "ffi.Module.load_from_bytes.cuda"
 #: Stores in use, the innermost last.
@@ -80,17 +79,22 @@ class Cubins:
 
     def apart(self) -> contextlib.AbstractContextManager[None]:
         """Have the kernels of a module compiled side by side, in as many parts as there are cores."""
-        return _instead(_GENERATE, lambda generate: partial(self._in_parts, generate))
+        return _instead(GENERATE, lambda generate: partial(self._in_parts, generate))
 
     def _in_parts(self, generate: Callable[..., Any], mod: Any, target: Any) -> Any:
         """Return TVM's module of a module's kernels; the parts but the first are its imports."""
-        parts, sources = _parts(mod, cores := len(os.sched_getaffinity(0))), list[str]()
+        sources: list[str] = []
 
         def noted(code: str | bytes, *_: Any) -> bytes:
             sources.append(_text(code))
             return b""
 
         with _instead(CALLBACK, lambda _: noted):
+            whole = generate(mod, target)
+            if not sources:  # without a card TVM compiles nothing
+                return whole
+            parts = _parts(mod, cores := len(os.sched_getaffinity(0)))
+            sources.clear()
             for part in parts:
                 generate(part, target)
         with ThreadPoolExecutor(cores) as pool:  # the compiler holds no lock of Python's

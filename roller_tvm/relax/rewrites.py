@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 import tvm
-from tvm.tirx import compilation_pipeline as pipelines
 
 from ..codegen.dialect import dialect_here
-from ..codegen.mended_cuda import PIPELINE, mend_cuda
+from ..codegen.mended_cuda import extend_pipeline, mend_cuda
 from ..codegen.rewrites import rewritten
 from ..codegen.rewrites.vector_math import by_element
 from .modules import each_prim_func
@@ -103,20 +102,13 @@ def _as_marked(func: Any) -> Any:
 
 def _extend() -> None:
     """Add the rewrites to the passes that TVM makes once a function is flattened."""
-    made = pipelines.PIPELINE_MAP[PIPELINE]
-
-    def extended(**options: Any) -> Any:
-        passes, on_host, on_device = made(**options)
-        return passes, lambda: tvm.transform.Sequential([_Rewrite(), on_host()]), on_device
-
-    pipelines.register_tir_pipeline(PIPELINE, extended)
+    extend_pipeline(before_host=_Rewrite())
     # TVM takes vectors apart for erf, and then has no vector to compute.
     tvm.ir.Op.get("tirx.erf").set_attr("TVectorizable", True, _LEVEL)
     for name in _BY_ELEMENT:
         if tvm.ir.Op.get(f"tirx.{name}").get_attr("llvm.FLowerIntrinsic") is None:
             rule = partial(by_element, dialect=dialect_here())
             tvm.tirx.register_intrin_lowering(f"tirx.{name}", "llvm", f=rule, level=_LEVEL)
-
 
 
 _extend()

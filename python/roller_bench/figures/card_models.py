@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from roller_bench.figures import LEFT, names
+from roller_bench.running import relative_error
 from roller_bench.torch_models import made
 from roller_tvm.children import environment, python
 from roller_tvm.errors import BadInput, last_line
@@ -138,8 +139,7 @@ def _ours(
 ) -> dict[str, Any]:
     feed = dict(zip(model.inputs, given, strict=True))
     got = [np.asarray(a, np.float32) for a in model.run(feed)]
-    largest = max(float(np.abs(b).max()) for b in due)
-    error = max(float(np.abs(a.reshape(b.shape) - b).max()) for a, b in zip(got, due, strict=True)) / largest
+    error = relative_error(got, due)
     times = model.times(feed, RUNS, SAMPLES)
     found = {"ours": statistics.median(times) * 1e3, "relative_error": error}
     if kernels:
