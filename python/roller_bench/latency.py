@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ import numpy as np
 
 import roller_bench
 import roller_tvm
-from roller_bench.running import Runnable
+from roller_bench.running import Runnable, read_inputs
 from roller_tvm.children import environment, python
 from roller_tvm.errors import MeasureError
+from roller_tvm.folders import work_folder
 from roller_tvm.tuning.lifeline import tie_to_parent
 
 #: Runs of a block that are not counted (threads wake up), then its least runs and least seconds.
@@ -46,6 +47,18 @@ def time(kernels: list[str], target: str, seconds: float) -> list[list[float]]:
         for own, blocks in zip(found, in_turns([Path(k) for k in kernels], seconds), strict=True):
             own += [statistics.median(block) for block in blocks]
     return found
+
+
+def medians_in_turns(
+    asked: Mapping[str, Runnable], seconds: float
+) -> tuple[dict[str, float], dict[str, list[np.ndarray]]]:
+    """Time implementations in turns; return the median seconds of a run and the outputs of each, by name."""
+    with work_folder() as folder:
+        files = [runnable.write(Path(folder, f"{n}.json")) for n, runnable in enumerate(asked.values())]
+        taken = in_turns(files, seconds, Path(folder))
+        outputs = [[*read_inputs(Path(folder, f"{n}.npz")).values()] for n in range(len(files))]
+    medians = [statistics.median(s for block in blocks for s in block) for blocks in taken]
+    return dict(zip(asked, medians, strict=True)), dict(zip(asked, outputs, strict=True))
 
 
 def in_turns(files: Sequence[Path], seconds: float, outputs: Path | None = None) -> list[list[list[float]]]:

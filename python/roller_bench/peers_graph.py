@@ -32,12 +32,12 @@ def build_onnxruntime(model: dict[str, Any], threads: int) -> dict[str, Any]:
     except ImportError as error:
         raise UnsupportedOperator("onnxruntime is not installed", model["title"], "pip install onnxruntime") from error
     start = time.perf_counter()
-    _session(Path(model["onnx"]), threads)
+    session_of(Path(model["onnx"]), threads)
     return _built(model, start, f"onnxruntime {onnxruntime.__version__}")
 
 
 def open_onnxruntime(file: Path, inputs: Arrays, threads: int) -> Running:
-    session = _session(file, threads)
+    session = session_of(file, threads)
 
     def run() -> list[Any]:
         return list(session.run(None, dict(inputs)))
@@ -46,7 +46,8 @@ def open_onnxruntime(file: Path, inputs: Arrays, threads: int) -> Running:
     return Running(run, run)
 
 
-def _session(file: Path, threads: int) -> Any:
+def session_of(model: Path | bytes, threads: int) -> Any:
+    """Return onnxruntime's session of a file or of a model's bytes, its other threads pinned."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -56,7 +57,8 @@ def _session(file: Path, threads: int) -> Any:
     if 1 < threads <= len(cpus):  # the calling thread is one of them; they are counted from 1
         others = ";".join(str(cpu + 1) for cpu in cpus[1:threads])
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
-    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    given = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
 
 
 def open_openvino(file: Path, inputs: Arrays, threads: int) -> Running:

@@ -19,7 +19,7 @@ from roller_bench.losses import explain, verdict
 from roller_bench.page import page, write
 from roller_bench.pictures import pictures
 from roller_bench.results import Prepared, Results, Timed, Tuned
-from roller_bench.tables import markdown, table_of_lines, text
+from roller_bench.tables import markdown, text
 from roller_bench.tuners import Tuner, default_tuners, parse_tuners
 from roller_tvm.errors import UsageError
 from roller_tvm.stats import at_time, best_over_time, geomean, paired_ratio, quantile, spread
@@ -170,20 +170,6 @@ def test_a_mean_tells_how_many_it_is_of_where_that_is_not_all(report):
     first, second, _ = report.rows
     without = replace(second, cells=(*second.cells[:2], replace(second.cells[2], seconds=math.nan, ratio=math.nan)))
     assert "| **2.00** of 1 |" in markdown(replace(report, rows=(first, without)))
-
-
-def test_both_lines_in_a_table(report):
-    relax = replace(report, rows=tuple(replace(row, cells=()) for row in report.rows[:1]) + report.rows[1:])
-    lines = table_of_lines({"relay": report, "relax": relax}).splitlines()
-    ours = ["Roller", "Ansor", "tuning: Roller; Ansor / it"]
-    assert lines[0] == f"| operator | Relay line: {' | '.join(ours)} | Relax line: {' | '.join(ours)} |"
-    assert all(x.count("|") == lines[0].count("|") for x in lines)
-    assert lines[2] == f"| `{FIRST.title}` | 4.2 us | 2.00 | 4.0 s; 500 | - | - | - |"
-    assert lines[3].endswith("| 4.2 us | **0.50** | 4.0 s; 500 |")  # a loss
-    assert len(lines) == 5 and "third" not in lines  # nobody can do it
-    assert lines[4].endswith("| **0.50** | 4.0 s; **500** (without measuring 20000) |")
-    assert table_of_lines({"relay": relax}).count("\n") == 4
-    assert table_of_lines({"relax": replace(relax, rows=())}) == ""
 
 
 def test_searches_that_ended_by_themselves_are_told(report):

@@ -1,6 +1,6 @@
 """Figures of README.md and docs/results.md: one program, a sub-command a figure, ratios measured side by side.
 
-    .venv/relay/bin/python -m roller_bench over-edge          # or .venv/relax/bin/python: the line of that environment
+    .venv/relay/bin/python -m roller_bench products           # or .venv/relax/bin/python: the line of that environment
     .venv/relay/bin/python -m roller_bench FIGURE --help
 """
 
@@ -25,11 +25,6 @@ OPERATORS = ROOT / "python" / "roller_osdi22_operators.csv"
 NETWORKS = Path("demo-out/models")
 #: Sub-command -> its module and function, which adds the arguments; the function's docstring is the help.
 FIGURES = {
-    "end-to-end": "end_to_end:end_to_end",
-    "latency": "end_to_end:latency",
-    "compare-lines": "both_lines:compare_lines",
-    "compare-models": "both_lines:compare_models",
-    "fma-share": "fma_share:fma_share",
     "products": "products:products",
     "models": "models:models",
     "card-models": "card_models:card_models",
@@ -44,17 +39,10 @@ FIGURES = {
     "explore-gpu": "explore_gpu:explore_gpu",
     "predictions": "predictions:predictions",
     "plan-costs": "plans:plan_costs",
-    "over-edge": "plans:over_edge",
-    "padded-vectors": "plans:padded_vectors",
-    "coverage": "coverage:coverage",
     "compile-operators": "compiling:compile_operators",
-    "compile-tasks": "compile_tasks:compile_tasks",
-    "compile-all": "compile_all:compile_all",
     "resources": "resources:resources",
     "fit-registers": "resources:fit_registers",
     "rtask-figures": "rtasks:rtask_figures",
-    "rtask-compile": "rtasks:rtask_compile",
-    "rtask-on-pocl": "rtasks:rtask_on_pocl",
 }
 LEFT = 1
 

@@ -6,7 +6,7 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -198,48 +198,31 @@ def compile_operators(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="h200", help="device that the plans are made for; default h200")
     parser.add_argument("--dtype", default="", help="dtype of all operators; default: each operator's own")
     parser.add_argument("--only", default="", help="choose operators by the start of their ids, with commas")
-    add_compiling(parser, archs="sm_80,sm_90", top=10, out="compiled.jsonl")
+    parser.add_argument("--archs", default="sm_80,sm_90", help="architectures, with commas; default %(default)s")
+    parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
+    parser.add_argument("--top", type=int, default=10, help="plans per operator; default %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("compiled.jsonl"), help="output file; default %(default)s")
+    parser.add_argument("--summary", type=Path, nargs="+",
+                        help="compile nothing; print the totals of these result files")  # fmt: skip
     parser.set_defaults(run=_operators)
 
 
-def add_compiling(parser: argparse.ArgumentParser, archs: str, top: int, out: str) -> None:
-    """Add the arguments of figures that compile plans."""
-    parser.add_argument("--archs", default=archs, help="architectures, with commas; default %(default)s")
-    parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
-    parser.add_argument("--top", type=int, default=top, help="plans per operator; default %(default)s")
-    parser.add_argument("--out", type=Path, default=Path(out), help="output file; default %(default)s")
-    parser.add_argument("--summary", type=Path, nargs="+",
-                        help="compile nothing; print the totals of these result files")
-
-
-def compile_all_of(args: argparse.Namespace, what: str, compiled: Callable[[Done], Iterable[dict[str, Any]]]) -> int:
-    """Append the results of what is not done yet, and print the totals; return 1 if a plan failed.
-
-    Parameters
-    ----------
-    what : str
-        Word for what was planned: operators, tasks.
-    compiled : function of the states of an earlier run -> results
-    """
+def _operators(args: argparse.Namespace) -> int:
+    """Append the results of what is not done yet, and print the totals; return 1 if a plan failed."""
     if args.summary:
-        print("\n".join(summary(read_results(path), what) for path in args.summary))
+        print("\n".join(summary(read_results(path)) for path in args.summary))
         return 0
     done = {(r["id"], r["rank"]): str(r["status"]) for r in read_lines(args.out)}
-    for result in append_lines(args.out, compiled(done)):
-        print(result["id"], result["status"], result.get("name", ""), file=sys.stderr, flush=True)
-    results = read_results(args.out)
-    print(summary(results, what))
-    return 0 if all(r["status"] in ("ok", *DROPPED) for r in results) else 1
+    device, archs = load_device(args.device), names(args.archs)
 
-
-def _operators(args: argparse.Namespace) -> int:
-    def compiled(done: Done) -> Iterable[dict[str, Any]]:
-        device, archs = load_device(args.device), names(args.archs)
+    def compiled() -> Iterator[dict[str, Any]]:
         for row in csv.DictReader(args.operators.open()):
             kept = sum(i == row["id"] and status not in DROPPED for (i, _), status in done.items())
             if row["id"].startswith(tuple(args.only.split(","))) and kept < args.top:
                 yield from compile_operator(row, device, archs, args.top, args.compiler, args.dtype, done)
 
-    return compile_all_of(args, "operators", compiled)
-
-
+    for result in append_lines(args.out, compiled()):
+        print(result["id"], result["status"], file=sys.stderr, flush=True)
+    results = read_results(args.out)
+    print(summary(results))
+    return 0 if all(r["status"] in ("ok", *DROPPED) for r in results) else 1

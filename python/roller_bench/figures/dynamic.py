@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import multiprocessing
-import os
-import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roller_bench.figures import NETWORKS, add_out, append_lines, names, read_lines, tell
+from roller_bench.figures import LEFT, NETWORKS, add_out, append_lines, names, read_lines, tell
+from roller_bench.jobs import run_job
+from roller_bench.latency import medians_in_turns
 from roller_bench.machine import cpu_id
 from roller_bench.open_models import MODELS, OpenModel
-from roller_bench.timing import runs_to_fill
+from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError
+from roller_tvm.folders import work_folder
 from roller_tvm.planner.explain.words import table
 from roller_tvm.stats import geomean
-from roller_tvm.tvm_env.pin import pinned_calling_thread
+from roller_tvm.tvm_env.pin import pin_calling_thread
 from roller_tvm.tvm_env.threads import set_threads
 
-LEFT = 1
 OPEN, STATIC, ORT = "open", "static", "onnxruntime"
-#: Rounds in turns, and seconds of a round.
-ROUNDS, ROUND_S = 7, 0.03
+#: Seconds in which the implementations take turns, and seconds after which a build is given up.
+SECONDS, BUILD_S = 1.0, 3600.0
 #: Outputs agree to this share of the largest value.
 CLOSE = 2e-4
 
@@ -108,134 +106,63 @@ def _measured(want: dict[str, Any], folder: Path, units: int) -> dict[str, Any]:
     """Build for the size, time the three in turns, and compare their answers."""
     model, sizes = want["model"], want["sizes"]
     built = {OPEN: _built(folder, model, None, units), STATIC: _built(folder, model, sizes, units)}
-    files = {OPEN: built[OPEN]["file"], STATIC: built[STATIC]["file"], ORT: str(model.path)}
-    inputs = model.values(sizes)
-    with contextlib.ExitStack() as stack:
-        peers = {kind: _Peer(kind, file, inputs, units) for kind, file in files.items()}
-        for peer in peers.values():
-            stack.callback(peer.close)
-        answers = {kind: peer.ask("run") for kind, peer in peers.items()}
-        taken: dict[str, list[float]] = {kind: [] for kind in peers}
-        for _ in range(ROUNDS):
-            for kind, peer in peers.items():
-                taken[kind].append(peer.ask("time"))
-    for kind in (OPEN, STATIC):
-        apart = max(_apart(a, b) for a, b in zip(answers[kind], answers[ORT], strict=True))
-        if apart > CLOSE:
+    with work_folder() as place:
+        inputs = Path(place, "inputs.npz")
+        keep_inputs(model.values(sizes), inputs)
+        opener = f"{__name__}:open_built"
+        asked = {kind: Runnable(opener, own["file"], str(inputs), units) for kind, own in built.items()}
+        asked[ORT] = Runnable("roller_bench.peers_graph:open_onnxruntime", str(model.path), str(inputs), units)
+        seconds, answers = medians_in_turns(asked, SECONDS)
+    for kind in built:
+        if (apart := relative_error(answers[kind], answers[ORT])) > CLOSE:
             raise MeasureError(f"the {kind} build at {sizes} is off by {apart:.1e}", model.name)
     for suffix in (".so", ".jsonl"):
-        Path(files[STATIC]).with_suffix(suffix).unlink()
+        Path(built[STATIC]["file"]).with_suffix(suffix).unlink()
     return {
-        "seconds": {kind: statistics.median(times) for kind, times in taken.items()},
-        "build": {k: b["seconds"] for k, b in built.items()}, "size": {k: b["size"] for k, b in built.items()},
+        "seconds": seconds, "build": {k: b["seconds"] for k, b in built.items()},
+        "size": {k: b["size"] for k, b in built.items()},
     }  # fmt: skip
-
-
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.abs(a - b).max() / (np.abs(b).max() or 1.0)) if b.size else 0.0
 
 
 def _built(folder: Path, model: OpenModel, sizes: dict[str, int] | None, units: int) -> dict[str, Any]:
     """Return file, seconds and size of a build in a process of its own; a file that is there was built before."""
     own = "open" if sizes is None else "-".join(f"{k}{v}" for k, v in sizes.items())
-    file = folder / f"{model.path.stem}.{own}.so"
+    file = (folder / f"{model.path.stem}.{own}.so").resolve()
     about = file.with_suffix(".jsonl")
     if file.exists() and (rows := read_lines(about)):
         return rows[-1]
     shapes = model.shapes(sizes) if sizes is not None else None
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_build, args=(str(model.path), shapes, str(file), units, theirs))
-    process.start()
-    theirs.close()
-    try:
-        told = ours.recv()
-    except EOFError:
-        raise MeasureError("the build ended without a word", model.name) from None
-    process.join()
-    if isinstance(told, str):
-        raise MeasureError(told, model.name)
-    row = {"file": str(file), "seconds": told[0], "size": file.stat().st_size, "left": told[1]}
+    asked = {"path": str(model.path.resolve()), "shapes": shapes, "file": str(file), "units": units}
+    done = run_job(__name__, "build", asked, BUILD_S, units)
+    if done.status != "ok":
+        raise MeasureError(done.reason, model.name)
+    row = {"file": str(file), **done.value, "size": file.stat().st_size}
     list(append_lines(about, [row]))
     return row
 
 
-def _build(path: str, shapes: Any, file: str, units: int, pipe: Any) -> None:
-    import warnings
-
+def build(path: str, shapes: dict[str, list[int]] | None, file: str, units: int) -> dict[str, Any]:
+    """Build a model, write it, and return the seconds and how many operators are left to TVM."""
     import roller_tvm
     from roller_tvm.tvm_env import import_relax_tvm
 
-    warnings.simplefilter("ignore")
-    try:
-        import_relax_tvm("building")
-        begun = time.perf_counter()
-        model = roller_tvm.compile(path, shapes=shapes, threads=units)
-        model.save(file)
-        pipe.send((time.perf_counter() - begun, len(model.report().left_to_tvm)))
-    except Exception as error:  # whatever it is, the process that asked tells it
-        pipe.send(f"{type(error).__name__}: {error}")
+    import_relax_tvm("building")
+    given = {name: tuple(shape) for name, shape in shapes.items()} if shapes else None
+    begun = time.perf_counter()
+    model = roller_tvm.compile(path, shapes=given, threads=units)
+    model.save(file)
+    return {"seconds": time.perf_counter() - begun, "left": len(model.report().left_to_tvm)}
 
 
-class _Peer:
-    """A process of its own that runs one implementation, stopped while another has its turn."""
-
-    def __init__(self, kind: str, file: str, inputs: dict[str, np.ndarray], units: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(kind, file, inputs, units, theirs))
-        self._process.start()
-        theirs.close()
-
-    def ask(self, what: str) -> Any:
-        """Return the answers ("run"), or the seconds of a run ("time")."""
-        os.kill(self._process.pid or 0, signal.SIGCONT)
-        self._ours.send(what)
-        answer = self._ours.recv()
-        os.kill(self._process.pid or 0, signal.SIGSTOP)
-        if isinstance(answer, str):
-            raise MeasureError(answer, "dynamic")
-        return answer
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-
-def _serve(kind: str, file: str, inputs: dict[str, np.ndarray], units: int, pipe: Any) -> None:
-    run: Callable[[], Any] | None = None
-    number = 0
-    while True:
-        what = pipe.recv()
-        try:
-            run = run or _opened(kind, file, inputs, units)
-            if what == "run":
-                pipe.send([np.asarray(a) for a in run()])
-                continue
-            with pinned_calling_thread() if kind != ORT else contextlib.nullcontext():
-                number = number or runs_to_fill(run, ROUND_S)
-                run()
-                begun = time.perf_counter()
-                for _ in range(number):
-                    run()
-                pipe.send((time.perf_counter() - begun) / number)
-        except Exception as error:  # of TVM, onnx or us: the table tells it
-            pipe.send(f"{kind}: {type(error).__name__}: {error}")
-
-
-def _opened(kind: str, file: str, inputs: dict[str, np.ndarray], units: int) -> Callable[[], Any]:
-    if kind == ORT:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = units, 1
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        return lambda: session.run(None, inputs)
+def open_built(file: Path, inputs: Arrays, threads: int) -> Running:
+    """Open a built model; its inputs are handed over in each run, as those of open extents are."""
     import roller_tvm
 
-    model = roller_tvm.load(file, threads=units)
-    set_threads(units)
-    return lambda: model.run(inputs)
+    model, given = roller_tvm.load(str(file), threads=threads), dict(inputs)
+    set_threads(threads)
+    model.run(given)  # the pool exists from here on
+    pin_calling_thread()
+    return Running(lambda: model.run(given), lambda: [np.asarray(a) for a in model.run(given)])
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

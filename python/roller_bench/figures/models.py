@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import statistics
 import subprocess
 import sys
 import time
@@ -15,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
-from roller_bench.latency import in_turns
+from roller_bench.latency import medians_in_turns
 from roller_bench.machine import commit, cpu_id
 from roller_bench.running import TOLERANCE, Runnable, read_inputs, relative_error
 from roller_bench.torch_models import MODELS
 from roller_tvm.children import environment
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError, RollerError
-from roller_tvm.folders import work_folder
 from roller_tvm.stats import geomean
 from roller_tvm.tvm_env.threads import set_threads
 
@@ -124,31 +122,23 @@ def _build(args: argparse.Namespace, name: str, threads: int) -> None:
 def _times(args: argparse.Namespace, name: str, threads: int) -> dict[str, Any]:
     """Return the median seconds of each implementation, and the largest error beside onnxruntime."""
     pythons = {"inductor": args.torch, "openvino": args.openvino}
-    asked = [OURS, ORT, *(peer for peer in args.peers if peer != ORT)]
+    made = partial(Runnable, inputs=str(_file(args, name, "npz").resolve()), threads=threads)
+    asked = {
+        peer: made(OPENERS[peer], str(_file(args, name, "so" if peer == OURS else "onnx").resolve()),
+                   python=pythons.get(peer, "")) for peer in dict.fromkeys((OURS, ORT, *args.peers))
+    }  # fmt: skip
     failed: dict[str, str] = {}
-    with work_folder() as place:
-        made = partial(Runnable, inputs=str(_file(args, name, "npz").resolve()), threads=threads)
-        files = {
-            peer: made(OPENERS[peer], str(_file(args, name, "so" if peer == OURS else "onnx").resolve()),
-                       python=pythons.get(peer, "")).write(Path(place, f"{peer}.json"))
-            for peer in asked
-        }  # fmt: skip
-        for peer in [p for p in asked if p in pythons]:  # a peer may refuse a model
-            try:
-                in_turns([files[peer]], 0.0)
-            except MeasureError as error:
-                failed[peer] = error.what
-                del files[peer]
-        kept = Path(place, "outputs")
-        kept.mkdir()
-        taken = in_turns(list(files.values()), args.time, kept)
-        outputs = [[*read_inputs(kept / f"{number}.npz").values()] for number in range(len(files))]
-    right = outputs[list(files).index(ORT)]
-    errors = {peer: relative_error(found, right) for peer, found in zip(files, outputs, strict=True)}
+    for peer in [p for p in asked if p in pythons]:  # a peer may refuse a model
+        try:
+            medians_in_turns({peer: asked[peer]}, 0.0)
+        except MeasureError as error:
+            failed[peer] = error.what
+            del asked[peer]
+    seconds, outputs = medians_in_turns(asked, args.time)
+    errors = {peer: relative_error(found, outputs[ORT]) for peer, found in outputs.items()}
     if not errors[OURS] <= TOLERANCE:
         failed[OURS] = f"differs from onnxruntime by {errors[OURS]:.2g}"
-    medians = [statistics.median(s for block in blocks for s in block) for blocks in taken]
-    return {"seconds": dict(zip(files, medians, strict=True)), "errors": errors, "failed": failed}
+    return {"seconds": seconds, "errors": errors, "failed": failed}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
-import multiprocessing
-import os
-import signal
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -19,17 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from roller_bench.figures import append_lines, names, read_lines
-from roller_bench.figures.fma_share import Kernel, Operator, build
+from roller_bench.figures import LEFT, append_lines, names, read_lines
+from roller_bench.latency import medians_in_turns
 from roller_bench.machine import cpu_id
-from roller_bench.timing import runs_to_fill
+from roller_bench.peers_graph import session_of
+from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
 from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target
-from roller_tvm.errors import MeasureError, UsageError
+from roller_tvm.errors import UsageError, WrongAnswer
+from roller_tvm.folders import work_folder
 from roller_tvm.stats import geomean
-from roller_tvm.tvm_env.pin import pinned_calling_thread
+from roller_tvm.tvm_env.pin import pin_calling_thread
 from roller_tvm.tvm_env.threads import set_threads
 
-LEFT = 1
 Shape = tuple[int, int, int]  # rows, K, N
 #: Rows, and (K, N) of layers: BERT-base, GPT-2 and ViT-B/16; ViT-L; Llama-7B; an audio encoder; GPT-2's words.
 SHAPES: tuple[Shape, ...] = (
@@ -41,9 +38,13 @@ SHAPES: tuple[Shape, ...] = (
     *product((1, 7, 128), (11008,), (4096,)),
     (1500, 512, 2048), (1, 768, 50257), (7, 768, 50257),
 )  # fmt: skip
-#: Rounds in turns, and seconds of a round.
-ROUNDS, ROUND_S = 9, 0.01
+#: Seconds in which the implementations of a product take turns.
+SECONDS = 1.0
 OURS = "ours"
+#: Files of a product's folder beside its kernels and their arguments.
+CASE, ANSWER = "case.json", "answer.npy"
+#: Of the reference's largest magnitude: sums of thousands of products in float32.
+TOLERANCE = 1e-4
 
 
 def products(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +77,8 @@ def _run(args: argparse.Namespace) -> int:
     args.kernels.mkdir(parents=True, exist_ok=True)
     file = args.kernels / "times.jsonl"
     for shape in shapes:
-        if not (_folder(args.kernels, shape) / "case.json").is_file():
-            build(_name(shape), _operator(shape), _folder(args.kernels, shape), args.plans, target, device)
+        if not (args.kernels / _name(shape) / CASE).is_file():
+            build(_name(shape), _operator(shape), args.kernels / _name(shape), args.plans, target, device)
     if args.build:
         return 0
     kind = f"{cpu_id()}, {device.vector_bytes * 8} bit, {device.units} cores"
@@ -85,14 +86,9 @@ def _run(args: argparse.Namespace) -> int:
     left = [s for s in shapes if args.again or s not in known]
 
     def timed() -> Iterator[dict[str, Any]]:
-        with contextlib.ExitStack() as stack:
-            asked = [OURS, *(name for name in args.peers if importlib.util.find_spec(name))] if left else []
-            peers = {name: Peer(name, args, device.units) for name in asked}
-            for peer in peers.values():
-                stack.callback(peer.close)
-            for shape in left:
-                if time.monotonic() - begun < args.seconds:
-                    yield {"shape": shape, "cpu": kind, **_times(peers, args.kernels, shape, device)}
+        for shape in left:
+            if time.monotonic() - begun < args.seconds:
+                yield {"shape": shape, "cpu": kind, **_times(args, shape, device)}
 
     for row in append_lines(file, timed()):
         known[tuple(row["shape"])] = row
@@ -108,10 +104,6 @@ def _machine(target: str | None) -> tuple[DeviceSpec, Any]:
     set_threads(units)
     made = make_target(target or default_cpu_target(threads=units))
     return device_of(None, made), made
-
-
-def _folder(kernels: Path, shape: Shape) -> Path:
-    return kernels / _name(shape)
 
 
 def _shape(text: str) -> Shape:
@@ -134,90 +126,68 @@ def _operator(shape: Shape) -> Operator:
     return Operator([a, b, topi.matmul(a, b)], (1,), list(values), values[0] @ values[1], 2.0 * m * k * n)
 
 
-class Peer:
-    """A process of its own that times one implementation, stopped while another has its turn.
+@dataclass(frozen=True)
+class Operator:
+    """One operator: its TE tensors, the positions of its constants, and the answer."""
 
-    In one process they would disturb one another: idle threads spin, and pinned ones share a CPU (``latency``).
-    """
-
-    def __init__(self, name: str, args: argparse.Namespace, threads: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(name, args.kernels, args.plans, threads, theirs))
-        self._process.start()
-        theirs.close()
-
-    def ask(self, shape: Shape | None) -> list[float]:
-        """Return seconds of a run of each plan: of the shape that was opened, or none once this shape is opened."""
-        self._signal(signal.SIGCONT)
-        self._ours.send(shape)
-        answer = self._ours.recv()
-        self._signal(signal.SIGSTOP)
-        if isinstance(answer, str):
-            raise MeasureError(answer, "products")
-        return list(answer)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-    def _signal(self, number: int) -> None:
-        os.kill(self._process.pid or 0, number)
+    tensors: list[Any]
+    constants: tuple[int, ...]
+    values: list[np.ndarray]
+    answer: np.ndarray
+    flops: float
 
 
-def _serve(name: str, kernels: Path, plans: int, threads: int, pipe: Any) -> None:
-    """Open shapes and time what is open, as asked."""
-    runs: list[Callable[[], object]] = []
-    numbers: list[int] = []
-    while True:
-        shape = pipe.recv()
-        try:
-            if shape is not None:
-                runs, numbers = _opened(name, kernels, plans, threads, shape), []
-                pipe.send([])
-                continue
-            with pinned_calling_thread() if name == OURS else contextlib.nullcontext():
-                numbers = numbers or [runs_to_fill(run, ROUND_S) for run in runs]
-                pipe.send([_seconds(run, number) for run, number in zip(runs, numbers, strict=True)])
-        except Exception as error:  # whatever it is, the process that asked tells it
-            pipe.send(f"{name}: {error}")
+def build(name: str, case: Operator, folder: Path, plans: int, target: Any, device: Any) -> None:
+    """Build kernels of the best plans; write them, their arguments and the answer to files."""
+    import tvm
+    from tvm import te
+
+    from roller_tvm.relax.candidates import make_candidates
+    from roller_tvm.relax.kernels import split_packing
+    from roller_tvm.relax.rewrites import cpu_code
+
+    folder.mkdir(parents=True, exist_ok=True)
+    func = te.create_prim_func(case.tensors, index_dtype_override="int64")
+    found = make_candidates(func, device, plans, case.constants)
+    notes = []
+    for number, (candidate, schedule) in enumerate(found.schedules()):
+        kernel, packed = split_packing(schedule.mod["main"], dict(enumerate(case.values)), target)
+        tvm.compile(cpu_code()(tvm.IRModule({"main": kernel})), target).export_library(str(folder / f"{number}.so"))
+        np.savez(folder / f"{number}.npz", *[packed[n] for n in range(len(case.values))])
+        notes.append([number, candidate.ranked.seconds, str(candidate.ranked.plan.programs[-1])])
+    np.save(folder / ANSWER, case.answer)
+    (folder / CASE).write_text(json.dumps({"name": name, "flops": case.flops, "plans": notes}, indent=1))
 
 
-def _seconds(run: Callable[[], object], number: int) -> float:
-    run()
-    start = time.perf_counter()
-    for _ in range(number):
-        run()
-    return (time.perf_counter() - start) / number
+def open_ours(file: Path, arrays: Arrays, threads: int) -> Running:
+    """Open a kernel that `build` wrote, on its arguments; the last one is the answer."""
+    import tvm
 
-
-def _opened(name: str, kernels: Path, plans: int, threads: int, shape: Shape) -> list[Callable[[], object]]:
-    """Return functions that run a product: Roller's plans, or another's own."""
-    if name != OURS:
-        return [PEERS[name](*_values(shape), threads)]
     set_threads(threads)
-    folder = _folder(kernels, shape)
-    answer = np.load(folder / "answer.npy")
-    about = json.loads((folder / "case.json").read_text())
-    made = [Kernel(folder, number, answer) for number, _, _ in about["plans"][:plans]]
-    return [partial(kernel.run, *kernel.args) for kernel in made]
+    module, shape = tvm.runtime.load_module(str(file))["main"], np.load(file.with_name(ANSWER), mmap_mode="r").shape
+    args = [*map(tvm.runtime.tensor, arrays.values()), tvm.runtime.tensor(np.zeros(shape, np.float32))]
+    module(*args)  # the pool exists from here on
+    pin_calling_thread()
+    return Running(lambda: module(*args), lambda: [module(*args), args[-1].numpy()][1:])
 
 
-def _times(peers: dict[str, Peer], kernels: Path, shape: Shape, device: DeviceSpec) -> dict[str, Any]:
+def _times(args: argparse.Namespace, shape: Shape, device: DeviceSpec) -> dict[str, Any]:
     """Return the median seconds of everything that computes a product, and what was predicted."""
-    about = json.loads((_folder(kernels, shape) / "case.json").read_text())
-    for peer in peers.values():
-        peer.ask(shape)
-    taken: dict[str, list[list[float]]] = {name: [] for name in peers}
-    for _ in range(ROUNDS):
-        for name, peer in peers.items():
-            taken[name].append(peer.ask(None))
-    medians: dict[str, float] = {}
-    for name, times in taken.items():
-        for n, column in enumerate(zip(*times, strict=True)):
-            medians[f"plan {n}" if n else name] = statistics.median(column)
-    return {"seconds": medians, "predicted": about["plans"][0][1], "roof": roof(shape, device),
-            "plan": about["plans"][0][2]}  # fmt: skip
+    folder, answer = args.kernels / _name(shape), [np.load(args.kernels / _name(shape) / ANSWER)]
+    plans = json.loads((folder / CASE).read_text())["plans"]
+    made = partial(Runnable, threads=device.units)
+    with work_folder() as place:
+        values = Path(place, "values.npz")
+        keep_inputs(dict(zip("AB", _values(shape), strict=True)), values)
+        asked = {f"plan {n}" if n else OURS: made(f"{__name__}:open_ours", str(folder / f"{n}.so"),
+                                                  str(folder / f"{n}.npz")) for n, _, _ in plans[: args.plans]}
+        asked |= {name: made(f"{__name__}:open_{name}", str(values), str(values))
+                  for name in args.peers if importlib.util.find_spec(name)}
+        taken, outputs = medians_in_turns(asked, SECONDS)
+    for name, found in outputs.items():
+        if not (error := relative_error(found, answer)) <= TOLERANCE:
+            raise WrongAnswer(f"{name} is wrong by {error:.1e} of the largest element", _name(shape))
+    return {"seconds": taken, "predicted": plans[0][1], "roof": roof(shape, device), "plan": plans[0][2]}
 
 
 def _values(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
@@ -226,12 +196,13 @@ def _values(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
 
 
-def onnxruntime_product(left: np.ndarray, right: np.ndarray, threads: int) -> Callable[[], object]:
-    """Return onnxruntime's MatMul by a constant, into memory of its own."""
+def open_onnxruntime(_file: Path, arrays: Arrays, threads: int) -> Running:
+    """Open onnxruntime's MatMul by a constant, into memory of its own."""
     import onnx
     import onnxruntime
     from onnx import helper, numpy_helper
 
+    left, right = arrays.values()
     kind, shape = onnx.TensorProto.FLOAT, [left.shape[0], right.shape[1]]
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["A", "B"], ["C"])], "product",
@@ -239,24 +210,28 @@ def onnxruntime_product(left: np.ndarray, right: np.ndarray, threads: int) -> Ca
         [numpy_helper.from_array(right, "B")],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(model.SerializeToString(), threads)
     binding = session.io_binding()
     value = onnxruntime.OrtValue.ortvalue_from_numpy
+    out = value(np.zeros(shape, np.float32))
     binding.bind_ortvalue_input("A", value(left))
-    binding.bind_ortvalue_output("C", value(np.zeros(shape, np.float32)))
-    return lambda: session.run_with_iobinding(binding)
+    binding.bind_ortvalue_output("C", out)
+
+    def run() -> object:
+        return session.run_with_iobinding(binding)
+
+    pin_calling_thread()
+    return Running(run, lambda: [run(), out.numpy()][1:])
 
 
-def torch_product(left: np.ndarray, right: np.ndarray, threads: int) -> Callable[[], object]:
-    """Return torch's product into memory of its own."""
+def open_torch(_file: Path, arrays: Arrays, threads: int) -> Running:
+    """Open torch's product into memory of its own."""
     import torch
 
     torch.set_num_threads(threads)
-    a, b = torch.from_numpy(left), torch.from_numpy(right)
-    out = torch.zeros(left.shape[0], right.shape[1])
-    return lambda: torch.mm(a, b, out=out)
+    a, b = map(torch.from_numpy, arrays.values())
+    out = torch.zeros(a.shape[0], b.shape[1])
+    return Running(lambda: torch.mm(a, b, out=out), lambda: [torch.mm(a, b, out=out).numpy()])
 
 
 def roof(shape: Shape, device: DeviceSpec) -> float:
@@ -283,11 +258,6 @@ def roof(shape: Shape, device: DeviceSpec) -> float:
 
     nearest = next((level for level in reversed(device.levels[:-1]) if held(level)), device.far)
     return max(2 * m * k * n / device.peak("float32"), size / nearest.bandwidth_gbps) / 1e9
-
-
-PEERS: dict[str, Callable[[np.ndarray, np.ndarray, int], Callable[[], object]]] = {
-    "onnxruntime": onnxruntime_product, "torch": torch_product,
-}  # fmt: skip
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -41,14 +41,14 @@ def kernels_for(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict
     return [(k, k[arch]) for r in results if r["status"] == "ok" for k in r["kernels"] if arch in k]
 
 
-def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
+def summary(results: list[dict[str, Any]]) -> str:
     """Return the totals, as text."""
     ok = [r for r in results if r["status"] == "ok"]
     archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")}, key=arch_number)
     states = Counter(r["status"] for r in results).most_common()
     devices = "/".join(sorted({r["device"] for r in results}))
     lines = [
-        f"{len(results)} plans of {len({r['id'] for r in results})} {what}, planned for "
+        f"{len(results)} plans of {len({r['id'] for r in results})} operators, planned for "
         f"{devices}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)
     ]
     recipes = Counter("+".join(r["recipe"]) for r in ok).most_common()
