@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from ..device import DeviceSpec
-from .cpu_constants import CACHE_SHARE, MATRIX_EXPOSED, MATRIX_SHARE, SPLIT_CYCLES
+from .cpu_constants import CACHE_SHARE, MATRIX_CACHE, MATRIX_EXPOSED, MATRIX_SHARE, SPLIT_CYCLES
 
 #: What the unit multiplies.
 DTYPE = "bfloat16"
@@ -25,8 +25,6 @@ ROWS, BLOCK = 16, 32
 DEPTH = 32
 #: Bytes of a number split in parts.
 SPLIT_BYTES = 2 * PARTS
-#: Fewest blocks of rows that share a chunk of the sum in the cache.
-ROW_BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -102,36 +100,34 @@ def matrix_tiles(
     peak = device.peak(DTYPE, tensor=True)
     if not peak or terms % ROWS or columns % ROWS or not device.has("l2"):
         return None
-    cache = device.level("l2").capacity_bytes * CACHE_SHARE
+    cache = device.level("l2").capacity_bytes
     height, width, depth = ceil(rows / BLOCK), ceil(columns / BLOCK), ceil(terms / DEPTH)
     block = BLOCK * DEPTH * SPLIT_BYTES  # bytes of a block of either operand
-    fitting = [
-        n for n in range(depth, 0, -1)
-        if depth % n == 0 and n * block * (min(height, ROW_BLOCKS) + 1) <= cache
-    ]  # fmt: skip
-    if not fitting:
-        return None
-    chunk = fitting[0]
-    together = min(height, int(cache / (chunk * block)) - 1)
+    # Parts of some blocks of rows stay beside a panel of the constant.
+    kept = {n: min(height, int(cache * MATRIX_CACHE / (n * block)) - 1) for n in range(1, depth + 1) if depth % n == 0}
     padded, units, far = ROWS * ceil(rows / ROWS), device.units, device.far.bandwidth_gbps
     summed, across = DEPTH * depth, BLOCK * width
     splitting = rows * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * units)
-    partial = 2 * 4 * rows * across * (depth // chunk - 1) / device.bandwidth("l2")
+    sums = 4 * rows * across
+    near = "l2" if sums <= units * cache * CACHE_SHARE else device.far.name
+    passed = 2 * sums / device.bandwidth(near)  # nanoseconds to read and write sums
 
-    def shared(by_rows: bool) -> MatrixTiles:
+    def shared(chunk: int, by_rows: bool) -> MatrixTiles:
         """The product with its rows or its columns shared by the cores; the busiest one tells its time."""
         own_rows = min(padded, BLOCK * ceil(height / units)) if by_rows else padded
         own_columns = across if by_rows else BLOCK * ceil(width / units)
         products = 2.0 * own_rows * summed * own_columns * len(PAIRS) / (peak / units * MATRIX_SHARE)
         # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
-        passes = ceil(height / together) * (units if by_rows else 1)
+        passes = ceil(height / kept[chunk]) * (units if by_rows else 1)
         moved = passes * SPLIT_BYTES * summed * across
         parts = 0 if by_rows else SPLIT_BYTES * rows * summed
-        if moved_bytes + parts > units * cache:  # parts are written by one core each, and read by all
+        if moved_bytes + parts > units * cache * CACHE_SHARE:  # parts are written by one core each, and read by all
             moved += moved_bytes + (1 + units) * parts
-        nanoseconds = max(products, moved / far) + MATRIX_EXPOSED * min(products, moved / far) + splitting + partial
+        nanoseconds = max(products, moved / far) + MATRIX_EXPOSED * min(products, moved / far) + splitting
+        nanoseconds += passed * (depth // chunk - 1)
         launches = 1 if by_rows else 2
         seconds = nanoseconds * 1e-9 + launches * device.launch_overhead_us * 1e-6
-        return MatrixTiles(rows, terms, columns, together, chunk, by_rows, seconds)
+        return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds)
 
-    return min(map(shared, (False, True)), key=lambda tiles: tiles.seconds)
+    ways = [shared(chunk, by_rows) for chunk in reversed(kept) if kept[chunk] > 0 for by_rows in (False, True)]
+    return min(ways, key=lambda tiles: tiles.seconds, default=None)

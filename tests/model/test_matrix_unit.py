@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roller_tvm.device.spec import FrozenMap
-from roller_tvm.micro_perf.cpu_constants import CACHE_SHARE, MATRIX_SHARE, SPLIT_CYCLES
+from roller_tvm.micro_perf.cpu_constants import CACHE_SHARE, MATRIX_CACHE, MATRIX_SHARE, SPLIT_CYCLES
 from roller_tvm.micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, SPLIT_BYTES, matrix_tiles
 
 from ..plan.devices import device
@@ -37,8 +37,9 @@ def test_blocks_fit_the_cache_and_cover_the_product(rows, terms, columns):
     assert 0 <= width * BLOCK - columns < BLOCK and 0 <= depth * DEPTH - terms < DEPTH
     assert (height - 1) * BLOCK + tiles.last_rows == rows
     assert depth % tiles.depth_blocks == 0 and 1 <= tiles.row_blocks <= height
-    own = (tiles.row_blocks + 1) * tiles.depth_blocks * BLOCK * DEPTH * 2 * PARTS
-    assert own <= CACHE_SHARE * UNIT.level("l2").capacity_bytes
+    panel = tiles.depth_blocks * BLOCK * DEPTH * SPLIT_BYTES
+    own, cache = (tiles.row_blocks + 1) * panel, MATRIX_CACHE * UNIT.level("l2").capacity_bytes
+    assert own <= cache and (tiles.row_blocks == height or cache < own + panel)
 
 
 @given(st.integers(1, 500), BLOCKS, BLOCKS)
@@ -60,18 +61,20 @@ def test_times_by_hand():
     """Products, weights from memory, parts of a sum that are stored, splitting, launches: each by itself."""
     n, launch = 4096, UNIT.launch_overhead_us * 1e-6  # one where cores split their own rows, else two
     split = n * n * SPLIT_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)  # vectors on four cores
-    chunks = matrix_tiles(n, n, n, UNIT).chunks
-    assert chunks * matrix_tiles(n, n, n, UNIT).depth_blocks * DEPTH == n and chunks > 1
-    stored = 2 * 4 * n * n * (chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)  # 4 B written and read again
-    slow = matrix_tiles(n, n, n, with_rates(l2=0.5)).seconds
-    assert slow - matrix_tiles(n, n, n, UNIT).seconds == pytest.approx(stored)
+    few = (32, 16 * n, 256)  # whose sums fit the cache
+    chunks = matrix_tiles(*few, UNIT).chunks
+    assert chunks * matrix_tiles(*few, UNIT).depth_blocks * DEPTH == few[1] and chunks > 1
+    assert 4 * few[0] * few[2] < CACHE_SHARE * UNIT.level("l2").capacity_bytes
+    stored = 2 * 4 * few[0] * few[2] * (chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)  # 4 B written, read again
+    slow = matrix_tiles(*few, with_rates(l2=0.5)).seconds
+    assert slow - matrix_tiles(*few, UNIT).seconds == pytest.approx(stored)
     products = 2 * n**3 * len(PAIRS) / (UNIT.peak("bfloat16", tensor=True) * 1e9 * MATRIX_SHARE)
     at_once = with_rates(**{lv.name: 1e9 for lv in UNIT.levels})
     whole = matrix_tiles(n, n, n, at_once)
     assert whole.seconds == pytest.approx(products + split + (1 if whole.by_rows else 2) * launch, rel=1e-7)
     row = matrix_tiles(1, n, n, with_rates(peak=1e9))  # which needs other parts
     weights = SPLIT_BYTES * n**2 / (UNIT.far.bandwidth_gbps * 1e9)
-    kept = stored / n / (chunks - 1) * (row.chunks - 1)
+    kept = 2 * 4 * n * (row.chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)
     assert row.seconds == pytest.approx(weights + split / n + kept + (1 if row.by_rows else 2) * launch, rel=1e-7)
 
 
