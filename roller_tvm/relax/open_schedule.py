@@ -17,7 +17,8 @@ from ..roller.features import Features
 from ..te.quotient import nodes_of
 from ..tir.nodes import analyzer_of_tvm
 from ..tir.open_axes import OpenAxes, open_axes
-from ..tir.open_tiles import Turn, chosen, tiled_kernel
+from ..tir.open_choice import chosen
+from ..tir.open_tiles import Turn, tiled_kernel
 from ..tir.read import TirReading, read_prim_func
 
 #: Names of variables with likely sizes.
