@@ -16,7 +16,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls, checks, selects, negations
+    loops, loads, calls, checks, selects, negations, stores
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -30,6 +30,7 @@ class Dialect:
     checks: Any
     selects: Any
     negations: Any
+    stores: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
@@ -57,6 +58,10 @@ class Dialect:
 
     def allocated(self, buffer: Any, body: Any) -> Any:
         """Return a statement with a buffer of its own."""
+        raise NotImplementedError
+
+    def seen_as(self, buffer: Any, dtype: str, body: Callable[[Any], Any]) -> Any:
+        """Return a statement with a buffer of another dtype over the memory of this one (TVM 0.27)."""
         raise NotImplementedError
 
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
@@ -92,7 +97,7 @@ class Tvm017(Dialect):
 
     truth, checks_first_trip, loses_nan = "uint1", False, True
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
-    selects, negations = ["tir.Select"], ["tir.Not"]
+    selects, negations, stores = ["tir.Select"], ["tir.Not"], ["tir.BufferStore"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -136,6 +141,7 @@ class Tvm027(Dialect):
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
         self.checks, self.selects, self.negations = tirx.IfThenElse, tirx.Select, tirx.Not
+        self.stores = tirx.BufferStore
 
     def analyzer(self) -> Any:
         import tvm
@@ -155,6 +161,10 @@ class Tvm027(Dialect):
 
     def allocated(self, buffer: Any, body: Any) -> Any:
         return self.tir.SeqStmt([self.tir.AllocBuffer(buffer), body])
+
+    def seen_as(self, buffer: Any, dtype: str, body: Callable[[Any], Any]) -> Any:
+        view = self.tir.decl_buffer(buffer.shape, dtype, buffer.name)
+        return self.tir.SeqStmt([self.tir.DeclBuffer(view, data=buffer.data), body(view)])
 
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         return self.with_nodes(node, lambda one: value if hash(one) == hash(var) else None, self.tir.Var)

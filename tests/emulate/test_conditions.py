@@ -30,3 +30,11 @@ def test_vectors_choose(condition):
     operator = Operator(where(condition))
     plan = next(p for p in operator.plans("a100", 10) if p.programs[0].choice("vector", 1) > 1)
     operator.check(operator.emulated(plan), plan)
+
+
+def test_vectors_of_truths_are_bytes():
+    """TVM 0.27's code for CUDA stores two bytes each, over the neighbours' and beyond the end."""
+    x = te.placeholder(SHAPE, "float32", name="x")
+    operator = Operator([x, te.compute(SHAPE, lambda i, j: x[i, j] > tir.const(0, "float32"), name="out")])
+    plan = next(p for p in operator.plans("a100", 10) if p.programs[0].choice("vector", 1) > 1)
+    operator.check(operator.emulated(plan), plan)

@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from roller_check.fuzz import history
 from roller_check.fuzz.judge import DRAW_S, OUTCOMES, WORKER, Verdict, judge, judge_cuda
 from roller_check.fuzz.shrink import shrunk
+from roller_check.fuzz.ways import Ways
 from roller_tvm.tuning.supervise import Worker
 from roller_tvm.tvm_env import line
 
@@ -42,9 +45,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the models that fail, shrunk, to it")
     args = parser.parse_args(words)
     first, count, start = int(time.time()) if args.seed is None else args.seed, Counter[str](), time.monotonic()
-    done, new, begin, last = _done(args.results), Counter[str](), first, first
+    done, new, used, begin, last = _done(args.results), Counter[str](), Counter[str](), first, first
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")  # idle threads' turns would count as time of a build
-    os.environ.setdefault("ROLLER_PLAN_CACHE", "off")  # each model is planned and compiled, and nobody's cache filled
+    folder = tempfile.TemporaryDirectory()
+    os.environ["XDG_CACHE_HOME"] = folder.name  # of nobody else (see `ways`)
     worker = Worker(args.threads, WORKER)
     print(f"line {line()}, seeds {first} to {first + args.models - 1}", flush=True)
     try:
@@ -56,6 +60,7 @@ def main(words: list[str] | None = None) -> int:
                 worker.kill()
             row = one(seed, worker, args.keep, args.cuda)
             count[row["outcome"]] += 1
+            used.update(row["used"])
             begin = seed if not new else begin
             new[row["outcome"]] += 1
             last = seed
@@ -66,11 +71,13 @@ def main(words: list[str] | None = None) -> int:
                 print(f"seed {seed}: {row['outcome']}: {row['told']} [{' '.join(row['nodes'])}]", flush=True)
     finally:
         worker.kill()
+        folder.cleanup()
         if args.history and new:
             history.added(args.history, history.key("cuda" if args.cuda else line() or ""), begin, last, new)
     for kind, sums in history.totals(args.history).items() if args.history else ():
         told = ", ".join(f"{sums[o]} {o}" for o in OUTCOMES if sums[o])
         print(f"all runs, {kind}: {sums['models']} models: {told}")
+    print("new models by what their kernels are: " + ", ".join(f"{n} {kind}" for kind, n in used.most_common()))
     print(f"{sum(count.values())} models: " + ", ".join(f"{count[o]} {o}" for o in OUTCOMES if count[o]))
     return 1 if any(count[o] for o in BAD) else 0
 
@@ -81,7 +88,7 @@ def one(seed: int, worker: Worker, keep: Path | None = None, cuda: bool = False)
     if isinstance(drawn, Verdict):
         return {"line": line(), "seed": seed, **drawn.to_json(), "size": 0, "nodes": []}
     model, inputs = drawn
-    judged = judge_cuda if cuda else judge
+    judged = partial(judge_cuda if cuda else judge, ways=Ways.of_seed(seed))
     verdict = judged(model, inputs, worker)
     row = {"line": line(), "seed": seed, **verdict.to_json(), "size": len(model.graph.node), "nodes": []}
     if verdict.outcome in BAD:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from roller_check.fuzz.parts import part
+
 FLOATS = ("float32", "float32", "float32", "float32", "float64", "float16")
 INTS = ("int64", "int32", "int8", "uint8")
 UNARY = (
@@ -26,8 +28,8 @@ MOVING = (
 LARGEST = 60_000
 #: Numbers of nodes: most faults show in one or two, which build in a fraction of a second.
 SIZES = (*[1] * 16, *[2] * 10, *[3] * 6, 4, 4, 4, 5, 6, 8, 12, 20)
-#: Share of models with an open extent, where those are asked for.
-OPEN = 0.1
+#: Share of models with an open extent, where those are asked for; of models that give some inner results too.
+OPEN, MORE_OUTPUTS = 0.15, 0.15
 
 
 @dataclass
@@ -302,7 +304,7 @@ def moving(d: Draft) -> None:
 
 KINDS: tuple[Callable[[Draft], None], ...] = (
     unary, unary, unary, binary, binary, reduction, matmul, attention, convolution, convolution, pooling, norm, moving,
-    moving, moving,
+    moving, moving, *[part] * 10,
 )  # fmt: skip
 
 
@@ -312,7 +314,7 @@ def random_model(seed: int, opens: bool = False) -> tuple[Any, dict[str, np.ndar
     Parameters
     ----------
     opens : bool
-        Leave an extent open in some models: the first one of an input, and of the inputs that are as long.
+        Leave an extent open in some models: of an input, and of the inputs that are as long; values may have another.
 
     Examples
     --------
@@ -324,22 +326,35 @@ def random_model(seed: int, opens: bool = False) -> tuple[Any, dict[str, np.ndar
         while len(draft.nodes) < wanted and (tries := tries + 1) < 200:
             draft.pick(*KINDS)(draft)
     read = {name for node in draft.nodes for name in node.input}
-    ends = [name for name in draft.made if name not in read]
+    more = draft.rng.random() < MORE_OUTPUTS
+    ends = [n for n in draft.made if n not in read or (more and draft.rng.random() < 0.5)]
     inputs = {name: value for name, value in draft.inputs.items() if name in read}
     constants = {name: value for name, value in draft.constants.items() if name in read}
     model = as_model(draft.nodes, inputs, constants, ends, draft.made)
-    lengths = [value.shape[0] for value in inputs.values() if value.ndim and value.shape[0]]
+    axis = int(draft.pick(0, 0, 0, 1, 2))
+    lengths = [value.shape[axis] for value in inputs.values() if value.ndim > axis and value.shape[axis]]
     if opens and lengths and draft.rng.random() < OPEN:
-        model = _opened(model, int(draft.pick(*lengths)))
+        return _opened(draft, model, inputs, axis, int(draft.pick(*lengths)))
     return model, inputs
 
 
-def _opened(model: Any, length: int) -> Any:
-    """Return a model whose inputs of this length have an open one."""
+def _opened(
+    draft: Draft, model: Any, inputs: dict[str, np.ndarray], axis: int, length: int
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Return a model whose inputs of this length have an open one, and inputs of another length if that is one."""
+    found = []
     for value in model.graph.input:
         extents = value.type.tensor_type.shape.dim
-        if extents and extents[0].dim_value == length:
-            extents[0].dim_param = "n"
+        if len(extents) > axis and extents[axis].dim_value == length:
+            extents[axis].dim_param = "n"
+            found.append(value.name)
     for value in model.graph.output:
         value.type.ClearField("value")
-    return model
+    other = int(draft.pick(1, 2, length, length + 1, 2 * length + 1))
+    changed = {n: np.resize(v, tuple(other if n in found and a == axis else e for a, e in enumerate(v.shape)))
+               for n, v in inputs.items()}  # fmt: skip
+    try:
+        run_onnx(model, changed)
+    except Exception:  # whatever holds for this length alone
+        return model, inputs
+    return model, changed

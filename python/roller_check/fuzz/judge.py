@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from roller_check.fuzz.ways import Ways
 from roller_tvm.tuning.supervise import Worker
 
 OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "no truth")
@@ -32,46 +33,52 @@ class Verdict:
     told : str
     plain_s, ours_s : float
         The processor's seconds of the builds; 0 for plain TVM's if ours was right within a second.
+    used : tuple of str
+        How our kernels are made; see `worker.used`.
     """
 
     outcome: str
     told: str = ""
     plain_s: float = 0.0
     ours_s: float = 0.0
+    used: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker) -> Verdict:
+def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = Ways()) -> Verdict:
     """Build and run a model in a worker process, beside onnxruntime; by plain TVM too unless it is right and quick."""
     data = model.SerializeToString()
     known = worker.call("truth", (data, inputs), LIMIT_S)
     if not known.ok:
         return Verdict("no truth", f"onnxruntime: {known.text}")
     answers, moved = known.value
-    ours = worker.call("run", (data, inputs, "roller"), LIMIT_S)
+    ours = worker.call("run", (data, inputs, "roller", ways), LIMIT_S)
     wrong = differs(ours.value[0], answers, moved) if ours.ok else ""
-    ours_s = ours.value[1] if ours.ok else 0.0
+    ours_s, made = (ours.value[1], tuple(ours.value[2])) if ours.ok else (0.0, ())
     if ours.ok and not wrong and ours_s <= 1:
-        return Verdict("right", "", 0.0, ours_s)
+        return Verdict("right", "", 0.0, ours_s, made)
     plain = worker.call("run", (data, inputs, "tvm"), LIMIT_S)
     plain_s = plain.value[1] if plain.ok else 0.0
     told = differs(plain.value[0], answers, moved) if plain.ok else plain.text
     if not ours.ok and ours.kind in ("crash", "run timeout") and (plain.ok or plain.kind != ours.kind):
         return Verdict("crash", ours.text, plain_s)
     if told:  # plain TVM is no witness
-        return Verdict("no truth", ("ours is right; " if ours.ok and not wrong else "") + told, plain_s, ours_s)
+        return Verdict("no truth", ("ours is right; " if ours.ok and not wrong else "") + told, plain_s, ours_s, made)
     if not ours.ok:
         return Verdict("error", ours.text, plain_s)
     if wrong:
-        return Verdict("wrong", wrong, plain_s, ours_s)
+        allowed = [shift + off for shift, off in zip(moved, _rounding(plain.value[0], answers), strict=True)]
+        wrong = differs(ours.value[0], answers, allowed)
+    if wrong:
+        return Verdict("wrong", wrong, plain_s, ours_s, made)
     if ours_s > SLOW * plain_s + 1:
-        return Verdict("slow build", f"{ours_s:.1f} s, plain TVM {plain_s:.2f} s", plain_s, ours_s)
-    return Verdict("right", "", plain_s, ours_s)
+        return Verdict("slow build", f"{ours_s:.1f} s, plain TVM {plain_s:.2f} s", plain_s, ours_s, made)
+    return Verdict("right", "", plain_s, ours_s, made)
 
 
-def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker) -> Verdict:  # noqa: ARG001
+def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = Ways()) -> Verdict:  # noqa: ARG001
     """Plan a model for GPUs, execute its small kernels on the CPU and compile all of them (see `cuda`)."""
     reply = worker.call("cuda", (model.SerializeToString(),), LIMIT_S)
     if not reply.ok:
@@ -81,6 +88,14 @@ def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker) -> Ver
         return Verdict(outcome if plain.ok else "no truth", reply.text)
     wrong, told, seconds = reply.value
     return Verdict("wrong" if wrong else "right", told, 0.0, seconds)
+
+
+def _rounding(got: list[np.ndarray], answers: list[np.ndarray]) -> list[float]:
+    """Return what plain TVM's answers, which are right, are off by at most: ours may be as far, as `differs` counts."""
+    with np.errstate(all="ignore"):
+        off = [np.abs(np.asarray(a, "float64") - np.asarray(b, "float64")) for a, b in zip(got, answers, strict=True)]
+    return [float(np.max(o[np.isfinite(o)], initial=0.0)) / 5 if "float" in b.dtype.name else 0.0
+            for o, b in zip(off, answers, strict=True)]  # fmt: skip
 
 
 def differs(got: list[np.ndarray], answers: list[np.ndarray], moved: list[np.ndarray]) -> str:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from roller_check.fuzz.ways import Ways
+from roller_tvm.tuning.model_report import HOW, KernelPlan
 from roller_tvm.tuning.supervise import main
 
+#: Parts of kernels' names that tell what was made of them.
+MARKS = ("connected", "lstm", "gru", "rnn")
 #: Inputs shifted by this share show where an answer jumps (a comparison, a rounding, an integer cast).
 SHIFT = 1e-5
 SHIFTED = 6
@@ -35,21 +40,36 @@ def draw(seed: int, opens: bool) -> tuple[bytes, dict[str, np.ndarray]]:
     return model.SerializeToString(), inputs
 
 
-def run(model: bytes, inputs: dict[str, np.ndarray], schedules: str) -> tuple[list[np.ndarray], float]:
-    """Return the answers of a model that is built anew, of its second run, and the processor's seconds of the build.
+def run(
+    model: bytes, inputs: dict[str, np.ndarray], schedules: str, ways: Ways = Ways()
+) -> tuple[list[np.ndarray], float, list[str]]:
+    """Return the answers of a model that is built anew, of its second run, the processor's seconds of the build, and `used`.
 
-    These include compilers that were started; other work on the machine does not count.
+    The seconds include compilers that were started; other work on the machine does not count.
     """
     import onnx
 
     import roller_tvm
 
     warnings.simplefilter("ignore")
-    start = sum(os.times()[:4])
-    built = roller_tvm.compile(onnx.load_model_from_string(model), schedules=schedules)
-    seconds = sum(os.times()[:4]) - start
+    with ways.taken():
+        start = sum(os.times()[:4])
+        built = roller_tvm.compile(onnx.load_model_from_string(model), schedules=schedules)
+        seconds = sum(os.times()[:4]) - start
     built.run(inputs)
-    return [np.array(a) for a in built.run(inputs)], seconds
+    return [np.array(a) for a in built.run(inputs)], seconds, used(built.report().plans)
+
+
+def used(plans: Sequence[KernelPlan]) -> list[str]:
+    """Return how the kernels of a model are made: recipes and marks of names, each once.
+
+    Examples
+    --------
+    >>> used([KernelPlan("rnn_1", "planned", "2 blocks of 16 units"), KernelPlan("sort", "tvm")])
+    ['rnn', 'tvm']
+    """
+    recipes = {plan.plan.split()[0] if plan.plan else plan.how for plan in plans}
+    return sorted({name for name in recipes if name in HOW or "." in name} | {mark for mark in MARKS for plan in plans if mark in plan.kernel})
 
 
 def truth(model: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
