@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_check.fuzz.ways import Ways
+from roller_check.fuzz.ways import PLAINLY, Ways
 from roller_tvm.tuning.supervise import Worker
 
 OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "no truth")
@@ -47,7 +47,7 @@ class Verdict:
         return asdict(self)
 
 
-def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = Ways()) -> Verdict:
+def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = PLAINLY) -> Verdict:
     """Build and run a model in a worker process, beside onnxruntime; by plain TVM too unless it is right and quick."""
     data = model.SerializeToString()
     known = worker.call("truth", (data, inputs), LIMIT_S)
@@ -78,7 +78,7 @@ def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways 
     return Verdict("right", "", plain_s, ours_s, made)
 
 
-def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = Ways()) -> Verdict:  # noqa: ARG001
+def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = PLAINLY) -> Verdict:  # noqa: ARG001
     """Plan a model for GPUs, execute its small kernels on the CPU and compile all of them (see `cuda`)."""
     reply = worker.call("cuda", (model.SerializeToString(),), LIMIT_S)
     if not reply.ok:

@@ -1,11 +1,12 @@
 """Parts of random models as networks have them: convolutions in a row, branches, products in whole tiles, recurrences.
 
-Single nodes hardly reach what is made of them: vector lanes of channels, Winograd's algorithm, a matrix unit, calls as one
-kernel, concatenation in place. Each function adds what onnxruntime can compute of a part, and ends where it can do no more.
+Single nodes hardly reach what is made of them: vector lanes of channels, Winograd's algorithm, a matrix unit, calls as
+one kernel, concatenation in place. Each function adds what onnxruntime can compute of a part, and then ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,9 @@ def weights(d: Draft, shape: tuple[int, ...], terms: int, dtype: str) -> str:
 
 def picture(d: Draft) -> str:
     """Return a tensor of rank 4: one of the last results, or a new input."""
-    if fitting := [n for n, v in d.made.items() if v.ndim == 4 and v.dtype.name in ("float32", "float16") and v.size]:
-        if d.rng.random() < 0.7:
-            return str(d.pick(*fitting[-3:]))
+    fitting = [n for n, v in d.made.items() if v.ndim == 4 and v.dtype.name in ("float32", "float16") and v.size]
+    if fitting and d.rng.random() < 0.7:
+        return str(d.pick(*fitting[-3:]))
     channels, size = int(d.pick(*CHANNELS)), int(d.pick(*PIXELS))
     return d.new((int(d.pick(1, 1, 1, 2)), channels, size, int(d.pick(size, size, *PIXELS))), dtype(d))
 
@@ -254,7 +255,5 @@ PARTS: tuple[Callable[[Draft], None], ...] = (
 
 def part(d: Draft) -> None:
     """Add one of these parts, or what onnxruntime computes of it."""
-    try:
+    with contextlib.suppress(Refused):
         d.pick(*PARTS)(d)
-    except Refused:
-        pass

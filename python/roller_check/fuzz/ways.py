@@ -55,3 +55,6 @@ class Ways:
             os.environ.pop(VARIABLE)
             if before[1] is not None:
                 os.environ[VARIABLE] = before[1]
+
+
+PLAINLY = Ways()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_check.fuzz.ways import Ways
+from roller_check.fuzz.ways import PLAINLY, Ways
 from roller_tvm.tuning.model_report import HOW, KernelPlan
 from roller_tvm.tuning.supervise import main
 
@@ -41,11 +41,11 @@ def draw(seed: int, opens: bool) -> tuple[bytes, dict[str, np.ndarray]]:
 
 
 def run(
-    model: bytes, inputs: dict[str, np.ndarray], schedules: str, ways: Ways = Ways()
+    model: bytes, inputs: dict[str, np.ndarray], schedules: str, ways: Ways = PLAINLY
 ) -> tuple[list[np.ndarray], float, list[str]]:
-    """Return the answers of a model that is built anew, of its second run, the processor's seconds of the build, and `used`.
+    """Return the answers of a model that is built anew, of its second run, the build's seconds, how kernels are made.
 
-    The seconds include compilers that were started; other work on the machine does not count.
+    The processor's seconds include compilers that were started; other work on the machine does not count.
     """
     import onnx
 
@@ -68,8 +68,9 @@ def used(plans: Sequence[KernelPlan]) -> list[str]:
     >>> used([KernelPlan("rnn_1", "planned", "2 blocks of 16 units"), KernelPlan("sort", "tvm")])
     ['rnn', 'tvm']
     """
-    recipes = {plan.plan.split()[0] if plan.plan else plan.how for plan in plans}
-    return sorted({name for name in recipes if name in HOW or "." in name} | {mark for mark in MARKS for plan in plans if mark in plan.kernel})
+    found = {plan.plan.split()[0] if plan.plan else plan.how for plan in plans}
+    marks = {mark for mark in MARKS for plan in plans if mark in plan.kernel}
+    return sorted({name for name in found if name in HOW or "." in name} | marks)
 
 
 def truth(model: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -15,7 +15,7 @@ from ..flat import kind_of
 
 
 def with_vector_conditions(func: Any, dialect: Dialect) -> Any:
-    """Return a flattened PrimFunc whose vectors choose by a scalar condition, or element by element, and store bytes."""
+    """Return a flattened PrimFunc whose vectors choose by a scalar condition or element by element, and store bytes."""
     tir = dialect.tir
 
     def negated(node: Any) -> Any | None:
