@@ -56,8 +56,8 @@ assert main([*words, "--tuners", "roller:1,roller:4,untuned,ansor:2"]) == 0
 # Read it
 # -------
 # A ratio is a tuner's time over that of Roller's best, round by round, so that what else the machine does falls on
-# both. Where another tuner is faster, ``losses.txt`` sets its tiles beside Roller's plan, and says what Roller's
-# model thinks of them.
+# both. Where another tuner is faster, ``losses.txt`` sets its schedule beside Roller's plan, and says what Roller's
+# model got wrong.
 
 report = json.loads((out / "results.json").read_text())
 (case,) = report["cases"]

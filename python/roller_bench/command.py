@@ -30,7 +30,7 @@ tuners:
   autotvm       AutoTVM
   ansor         Ansor
   metaschedule  MetaSchedule
-  xgboost       a cost model trained to rank; xgbregression: trained on times
+  xgboost       Roller's plans, chosen to be measured by a cost model that learns
   ranked        Roller's plans, ranked by xgboost's measurements of other operators
   onnxruntime, torch, torchcompile    whole models only
 an interrupted comparison goes on with the same command; the folder holds index.html, results.csv, results.json

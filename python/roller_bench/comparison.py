@@ -73,7 +73,6 @@ class Cell:
     schedule: str = ""
     build_s: float = math.nan
     error: float = math.nan
-    thought: str = ""
     busy: float = math.nan
     pace: float = math.nan
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -306,7 +305,7 @@ def _cell(
     own = timed.of(base) if timed is not None and base is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
-                            "build_s": tuned.build_s, "error": tuned.error, "thought": tuned.thought,
+                            "build_s": tuned.build_s, "error": tuned.error,
                             "busy": tuned.busy, "pace": tuned.pace, "environment": environment}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
@@ -349,7 +348,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "trials": c.trials, "seconds": number(c.seconds), "spread": number(c.spread),
                         "gflops": number(row.gflops(c)), "ratio": number(c.ratio), "claimed_s": number(c.claimed_s),
                         "predicted_s": number(c.predicted_s), "build_s": number(c.build_s), "error": number(c.error),
-                        "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles, "thought": c.thought,
+                        "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles,
                         "environment": c.environment.get("id", ""),
                     }
                     for c in row.cells

@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 
 from roller_bench.cases import Case
 from roller_bench.files import build_seconds
-from roller_bench.learned_tuner import learned_order, search
+from roller_bench.learned import learned_order
 from roller_bench.results import Prepared
-from roller_bench.task import DEFAULT, OURS, OpenedTask, Order, first_right, remarked
-from roller_bench.tiles import plan_tiles
+from roller_bench.search import search
+from roller_bench.task import DEFAULT, OURS, OpenedTask, Order, first_right, plan_words, remarked
 from roller_bench.timing import Timer, rounds_in_turns
-from roller_bench.tuners import OBJECTIVE
 from roller_tvm.errors import RollerError, last_line
 from roller_tvm.ir import TensorExpression
 from roller_tvm.tuning.supervise import Failed
@@ -153,8 +152,8 @@ class Edge(ABC):
             return roller(opened, trials)
         if tuner == "ranked":  # the time of training is not counted
             return roller(opened, 1, learned_order(opened.folder, opened.case.title, opened.device))
-        if tuner in OBJECTIVE:
-            return search(opened, trials, tuner)
+        if tuner == "xgboost":
+            return search(opened, trials)
         return self.tuners[tuner](opened, trials)
 
 
@@ -219,4 +218,4 @@ def _measured(opened: OpenedTask, plans: list[tuple[Any, Any]], trials: int, spe
 def _found(
     opened: OpenedTask, path: Path, line: str, plan: Any, spent: float, trials: int, claimed: float, curve: list[Any]
 ) -> dict[str, Any]:
-    return opened.found(path, spent, trials, claimed, curve, line, plan_tiles(plan.plan), plan.seconds)
+    return opened.found(path, spent, trials, claimed, curve, line, plan_words(plan.plan), plan.seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2, prod
 from pathlib import Path
@@ -116,14 +116,8 @@ def _names() -> tuple[str, ...]:
 NAMES = _names()
 
 
-def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = None) -> np.ndarray:
-    """Return one row of ``NAMES`` for one nest of a plan; counts are logarithms.
-
-    Parameters
-    ----------
-    nest : int, optional
-        Position of the nest whose tiles are searched. Default: the nest with the longest predicted time, as in
-        ``RTileSpace``.
+def plan_features(ranked: RankedPlan, device: DeviceSpec) -> np.ndarray:
+    """Return one row of ``NAMES`` for the nest of a plan with the longest predicted time; counts are logarithms.
 
     Examples
     --------
@@ -136,7 +130,7 @@ def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = Non
     (True, True)
     """
     plan, estimates = ranked.plan, ranked.estimate.programs
-    at = max(range(len(estimates)), key=lambda n: estimates[n].seconds) if nest is None else nest
+    at = max(range(len(estimates)), key=lambda n: estimates[n].seconds)
     program, estimate = plan.programs[at], estimates[at]
     stage = plan.expression.stage(program.anchor)
     axes = [a.name for a in reversed(stage.axes)][:AXES]
@@ -370,6 +364,12 @@ def _normalized(title: str) -> object:
         return title
 
 
+def learned_order(folder: Path, title: str, device: DeviceSpec) -> Callable[[list[RankedPlan]], list[RankedPlan]]:
+    """Return a function that ranks plans by a model trained on a comparison's measurements of other operators."""
+    model = train_measured(read_measured([folder], device), leave_out=title)
+    return lambda plans: rank_plans(plans, device, model)
+
+
 def rank_construction(construction: Construction, device: DeviceSpec, folder: Path, title: str = "") -> Construction:
     """Return a construction whose plans are ranked by a model trained on a folder of measurements.
 
@@ -378,5 +378,4 @@ def rank_construction(construction: Construction, device: DeviceSpec, folder: Pa
     title : str
         Title of the operator; its own measurements are not learned from.
     """
-    model = train_measured(read_measured([folder], device), leave_out=title)
-    return replace(construction, plans=tuple(rank_plans(construction.plans, device, model)))
+    return replace(construction, plans=tuple(learned_order(folder, title, device)(list(construction.plans))))

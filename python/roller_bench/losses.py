@@ -1,4 +1,4 @@
-"""Explain the cases on which Roller loses: its plan, the other's schedule as tiles, and the model's error."""
+"""Explain the cases on which Roller loses: its plan, the other's schedule, and the model's error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ def verdict(row: Row, ours: Cell, other: Cell, first: Cell | None) -> list[str]:
             told.append("theirs is faster even than that prediction: the plan is worse, whatever became of it")
         else:
             told.append("both are faster than that prediction: it does not tell which should be")
-    told += _thought(ours, other)
     if first is not None and first.timed and ours.timed:
         told += _ranking(row, ours, other, first)
     if other.ratio_spread > abs(1 - other.ratio):
@@ -84,23 +83,6 @@ def _ranking(row: Row, ours: Cell, other: Cell, first: Cell) -> list[str]:
     beyond = "" if other.tuner.name in OURS else "is not in its space, or "
     return [f"the ranking was right among Roller's own plans: what is faster {beyond}is thought slower than all that"
             " were measured"]  # fmt: skip
-
-
-def _thought(ours: Cell, other: Cell) -> list[str]:
-    """Return lines with the model's prediction for the other's tiles, beside the times of both."""
-    thought = "a plan of its own space" if other.tuner.name in OURS else other.thought
-    if not thought or not other.predicted_s > 0:
-        return []
-    told = [f"theirs in Roller's words: {thought}; predicted {duration(other.predicted_s)}"]
-    if not ours.predicted_s > 0:
-        return told
-    expected, taken = other.predicted_s / ours.predicted_s, other.ratio
-    if expected > 1:
-        told.append(f"the model expects {expected:.2f} times our time of them, they take {taken:.2f} times ours")
-    else:
-        told.append(f"the model expects {expected:.2f} times our time of them too: they were not among those measured,"
-                    " or measured slower when ours was chosen")  # fmt: skip
-    return told
 
 
 def _number(value: object) -> float:

@@ -18,12 +18,9 @@ from roller_bench.cases import Case
 from roller_bench.files import CurveFile, build_seconds, mend_lines
 from roller_bench.relay_operators import relay_function
 from roller_bench.relay_task import Opened
-from roller_bench.replay.state import StageInfo
 from roller_bench.task import DEFAULT
-from roller_bench.tiles import Thought, record_nests, record_tiles, thought_of, tiles_of
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.relay.silence import silent_autotvm
-from roller_tvm.roller.features import Features
 
 #: Own number of measurements between two trainings, of Ansor and AutoTVM. With too few trials for that, each training
 #: takes one of so many shares of them, or it would never learn.
@@ -62,8 +59,7 @@ def ansor(opened: Opened, trials: int) -> dict[str, Any]:
     found = {"seconds": curve.noted, "trials": tried}
     if not line:
         return {**found, "status": "failed", "reason": curve.none_worked()}
-    path, (tiles, thought) = opened.build(line), read_back(line, opened.dag, opened.device, opened.packs)
-    return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, thought=thought)
+    return opened.found(opened.build(line), found["seconds"], tried, claimed, curve.points, line)
 
 
 def watch(curve: CurveFile) -> Any:
@@ -92,37 +88,6 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
             if error == 0 and sum(costs) / len(costs) < seconds:
                 line, seconds = text, sum(costs) / len(costs)
     return line, (seconds if line else math.nan), tried
-
-
-def read_back(line: str, dag: Any, device: Any = None, packs: bool = False) -> tuple[str, Thought | None]:
-    """Return a record as tiles, and Roller's model on them; ('', None) if it cannot be followed.
-
-    Parameters
-    ----------
-    packs : bool
-        True if the record's layout applies to operands of free layout.
-    """
-    import tvm
-
-    from roller_tvm.relay.candidates import packed_operands
-    from roller_tvm.te.read import read_te
-
-    stages, axes, simplify = [], {}, tvm.arith.Analyzer().simplify
-
-    def extents(own: Any) -> tuple[int, ...]:
-        return tuple(int(simplify(axis.dom.extent)) for axis in own)
-
-    told, thought = "", None
-    with contextlib.suppress(Exception):  # an explanation is not worth a comparison
-        for op in dag.ops:
-            name, spatial, reduce = str(op.name), getattr(op, "axis", ()), getattr(op, "reduce_axis", ())
-            stages.append(StageInfo(name, extents(spatial), extents(reduce), not hasattr(op, "axis")))
-            axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
-        told = record_tiles(stages, axes, line)
-        if device is not None and (theirs := tiles_of(record_nests(stages, line), axes)) is not None:
-            reading = read_te(dag, constants=packed_operands(dag) if packs else ())
-            thought = thought_of(reading.expression, device, theirs, Features.of_te(device))
-    return told, thought
 
 
 # -- AutoTVM ----------------------------------------------------------------------------------------------------------
@@ -157,7 +122,7 @@ def autotvm(opened: Opened, trials: int) -> dict[str, Any]:
         remarks.append("without bias and ReLU, which its templates have not")
     if "NCHWc" in task.name:
         remarks.append("data in blocks of channels, as its template wants it")
-    return opened.found(path, found["seconds"], curve.trials, claimed, curve.points, told, _tiles(config),
+    return opened.found(path, found["seconds"], curve.trials, claimed, curve.points, told,
                         remark="; ".join(remarks))  # fmt: skip
 
 
@@ -239,11 +204,6 @@ def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float
 
 def _seconds(result: Any) -> float:
     return math.inf if result.error_no != 0 else float(sum(result.costs) / len(result.costs))
-
-
-def _tiles(config: Any) -> str:
-    """Return the choices of a template: split lengths by the template's names."""
-    return "; ".join(f"{name} {value}" for name, _, value in config.to_json_dict()["entity"])
 
 
 # -- untuned ----------------------------------------------------------------------------------------------------------

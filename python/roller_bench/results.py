@@ -41,7 +41,7 @@ class Tuned:
     claimed_s : float
         Kernel's time in seconds, measured by the tuner itself; nan if it measures nothing.
     predicted_s : float
-        Kernel's time in seconds as predicted by Roller's model; nan if another tuner's tiles are unknown.
+        Kernel's time in seconds as predicted by Roller's model; nan for other tuners' kernels.
     curve : tuple of (float, float)
         Seconds since tuning began, and seconds of the best kernel so far, measured by the tuner itself.
     kernel : str
@@ -49,13 +49,11 @@ class Tuned:
     schedule : str
         Winner in the tuner's own format: a record, a plan.
     tiles : str
-        Winner as tiles; '' if they cannot be read.
+        Roller's winner as tiles; '' for other tuners' (``roller-tvm schedule`` prints their records as scripts).
     build_s : float
         Seconds of building a whole model after its tuning.
     error : float
         Largest error of a whole model's outputs, relative to the reference's largest magnitude.
-    thought : str
-        Roller's model on another tuner's tiles (see ``theirs``).
     busy : float
         Share of the CPUs used by other work just before tuning; nan unless a quiet machine was asked for.
     pace : float
@@ -77,7 +75,6 @@ class Tuned:
     environment: str = ""
     build_s: float = math.nan
     error: float = math.nan
-    thought: str = ""
     busy: float = math.nan
     pace: float = math.nan
 

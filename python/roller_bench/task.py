@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from roller_bench.cases import Case
 from roller_bench.files import keep_kernel, unrun, why_not_run, why_wrong, why_wrong_now
-from roller_bench.tiles import Thought
-from roller_bench.tuners import OBJECTIVE
+from roller_tvm.roller.rprogram import Plan
 from roller_tvm.tuning.session import PLAIN
 from roller_tvm.tuning.supervise import Pool
 
@@ -24,7 +23,7 @@ TASKS, KERNELS, WORK = "tasks", "kernels", "work"
 #: Version of a task's file; a file of another version is made anew.
 TASK_VERSION = 2
 #: Tuners whose kernels are built as Roller builds them; those of other tuners are built as TVM does.
-OURS = ("roller", "ranked", *OBJECTIVE)
+OURS = ("roller", "ranked", "xgboost")
 #: Schedule text of TVM's own kernel.
 DEFAULT = "TVM's default"
 
@@ -97,7 +96,7 @@ class OpenedTask:
     def found(
         self, kernel: Path, seconds: float, trials: int = 0, claimed_s: float = math.nan,
         curve: Sequence[tuple[float, float]] = (), schedule: str = "", tiles: str = "", predicted_s: float = math.nan,
-        remark: str = "", thought: Thought | None = None,
+        remark: str = "",
     ) -> dict[str, Any]:  # fmt: skip
         """Return the fields of ``results.Tuned`` for a tuner that has a kernel, right or wrong.
 
@@ -107,8 +106,6 @@ class OpenedTask:
             File of the kernel, kept with the outcome of its check.
         remark : str
             Remark on the kernel, used if it is right.
-        thought : Thought, optional
-            Roller's model on another tuner's tiles.
         """
         wrong, only_built = why_wrong(kernel), unrun(kernel)
         reason = "; ".join(filter(None, (only_built, remark)))
@@ -116,7 +113,6 @@ class OpenedTask:
             "status": "wrong answer" if wrong else "ok", "reason": wrong or reason, "seconds": seconds,
             "trials": trials, "claimed_s": claimed_s, "predicted_s": predicted_s, "curve": list(curve),
             "kernel": "" if only_built else self.told(kernel), "schedule": schedule, "tiles": tiles,
-            **({} if thought is None else {"predicted_s": thought.seconds, "thought": str(thought)}),
         }  # fmt: skip
 
     # -- a line's own -------------------------------------------------------------------------------------------
@@ -255,6 +251,28 @@ def first_right(
             continue
         return candidate, path, reason
     return None, None, reason
+
+
+def plan_words(plan: Plan) -> str:
+    """Return a plan in one line: recipe and tiles of each nest, without axes of one iteration.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.ir.operators import matmul
+    >>> from roller_tvm.planner import construct
+    >>> best = construct(matmul(m=64, n=64, k=64), load_device("a100"), top=1).best
+    >>> plan_words(best.plan).startswith("gpu.tiled shared(")
+    True
+    """
+    parts = []
+    for program in plan.programs:
+        extents = [" ".join(f"{axis}={e}" for axis, e in t.extents if e > 1) or "1" for t in program.tiles]
+        tiles = [f"{t.level}({own})" for t, own in zip(program.tiles, extents, strict=True)]
+        staged = [f"staged({' '.join(program.staged)})"] if program.staged else []
+        choices = [f"{name}={value}" for name, value in program.choices]
+        parts.append(" ".join([program.recipe, *tiles, *staged, *choices]))
+    return "; ".join([*map(str, plan.split_reductions), *parts])
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:

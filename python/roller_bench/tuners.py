@@ -36,8 +36,6 @@ class Kind:
     least: int = 1
 
 
-#: Tuner of the baseline -> objective of its cost model (``baseline.online.OBJECTIVES``).
-OBJECTIVE = {"xgboost": "rank", "xgbregression": "regression"}
 _OPERATOR, _MODEL = ("operator",), ("model",)
 KINDS = {
     "roller": Kind("Roller", ("relay", "relax"), 10),
@@ -47,8 +45,7 @@ KINDS = {
     # Ansor takes one trial for none: TVM's SketchPolicy then returns a schedule that nothing has measured.
     "ansor": Kind("Ansor", ("relay",), 64, least=2),
     "metaschedule": Kind("MetaSchedule", ("relax",), 64),
-    "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
-    "xgbregression": Kind("XGBoost (regression) over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
+    "xgboost": Kind("XGBoost over Roller's plans", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
     "ranked": Kind("Roller ranked by XGBoost", ("relay", "relax"), None, ("cpu",), _OPERATOR),
     "onnxruntime": Kind("onnxruntime", ("relay", "relax"), None, ("cpu",), _MODEL),
     "torch": Kind("PyTorch", ("relay", "relax"), None, ("cpu",), _MODEL),
@@ -106,7 +103,7 @@ class Tuner:
     @property
     def searches(self) -> bool:
         """True if the tuner measures kernels to learn which to measure next."""
-        return self.name in ("autotvm", "ansor", "metaschedule", *OBJECTIVE)
+        return self.name in ("autotvm", "ansor", "metaschedule", "xgboost")
 
     def refusal(self, line: str, device: str, of: str = "operator") -> str:
         """Return the reason that the tuner cannot be used; '' if it can.

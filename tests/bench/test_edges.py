@@ -59,17 +59,16 @@ def test_tvms_own_kernel_stays_where_it_is_faster(jobs, monkeypatch):
 @pytest.mark.parametrize("tuner", MEASURING)
 def test_what_is_measured_is_claimed_and_comes_again(jobs, tuner):
     found = jobs.tune("dense", tuner, 4)
-    assert found["status"] == "ok" and found["trials"] and found["claimed_s"] > 0 and found["tiles"]
+    assert found["status"] == "ok" and found["trials"] and found["claimed_s"] > 0 and found["schedule"]
     assert jobs.comes_again("dense", tuner, 4, found)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("tuner", ["xgboost", "xgbregression"])
-def test_the_search_over_rtiles(jobs, tuner):
+def test_the_search_over_rollers_plans(jobs):
     pytest.importorskip("xgboost")
-    found = jobs.tune("dense", tuner, 8)
+    found = jobs.tune("dense", "xgboost", 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
-    assert jobs.comes_again("dense", tuner, 8, found)
+    assert jobs.comes_again("dense", "xgboost", 8, found)
 
 
 @pytest.mark.nightly

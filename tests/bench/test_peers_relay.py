@@ -9,7 +9,7 @@ pytest.importorskip("tvm.relay")
 
 from roller_bench import peers_relay  # noqa: E402
 from roller_bench.cases import Case, load_suite  # noqa: E402
-from roller_bench.peers_relay import best_record, read_back, relay_kernels  # noqa: E402
+from roller_bench.peers_relay import best_record, relay_kernels  # noqa: E402
 from roller_bench.relay_models import names_with_digits  # noqa: E402
 from roller_bench.relay_operators import relay_function  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
@@ -80,7 +80,7 @@ def test_ansor_goes_on_where_it_was(jobs):
     assert again["schedule"] == found["schedule"] and (work / "records.4.json").read_text() == records
     opened = jobs.open("dense")
     line, seconds, count = best_record(work / "records.4.json", opened.key)
-    assert count == 4 and seconds > 0 and read_back(line, opened.dag)[0] == found["tiles"] != ""
+    assert count == 4 and seconds > 0 and line == found["schedule"]
 
 
 @pytest.mark.slow

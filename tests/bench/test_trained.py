@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("xgboost")
 
 from roller_bench.learned import NAMES, labels_of, plan_features, rank_plans, read_measured, train_measured
-from roller_bench.learned_tuner import keep
-from roller_bench.search import Annealing, Online, RTileSpace
+from roller_bench.search import Online, every_plan
 from roller_tvm.cli import main
 from roller_tvm.device import device_for_target
 from roller_tvm.errors import BadInput
@@ -34,9 +33,9 @@ def seconds(ranked):
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("work")
     for size in (64, 96, 128):
-        online = Online(RTileSpace(operator("matmul", m=size, n=size, k=64), CPU), 16, annealing=Annealing(8, 4))
+        online = Online(every_plan(operator("matmul", m=size, n=size, k=64), CPU), CPU, 16)
         list(online.run(32, lambda plans: [seconds(p) if n else math.inf for n, p in enumerate(plans)]))
-        keep(place / f"measured.{size}.json", online, f"matmul {size}")
+        (place / f"measured.{size}.json").write_text(json.dumps(online.kept(f"matmul {size}")))
     return place
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from roller_bench.search import RTileSpace
-from roller_bench.tiles import plan_tiles
+from roller_bench.search import every_plan
+from roller_bench.task import plan_words
 from roller_tvm.device import cpu_device, default_cpu_target
 from roller_tvm.errors import BadInput
 from roller_tvm.ir.operators import parse_params
+from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.lower import lower
 from roller_tvm.roller.features import Features
 from roller_tvm.stats import geomean, spearman
@@ -23,8 +24,6 @@ from roller_tvm.tvm_env import line, set_threads
 
 #: Of answers, between one order of adding up and another.
 TOLERANCE = 1e-3
-#: Configurations that are drawn for each that is measured.
-DRAWN = 40
 #: What times a kernel (seconds of so many runs at a time, so often), and what runs it for its answer.
 Built = tuple[Callable[[int, int], Sequence[float]], Callable[[], np.ndarray]]
 
@@ -111,16 +110,15 @@ def arguments(tensors: Sequence[Any]) -> list[np.ndarray]:
     return [rng.standard_normal(shape).astype(dtype) for shape, dtype in shapes]
 
 
-def chosen(space: RTileSpace, plans: int, recipe: str, seed: int) -> list[Any]:
+def chosen(every: Sequence[RankedPlan], plans: int, recipe: str, seed: int) -> list[RankedPlan]:
     """Return plans to measure: each recipe's best by prediction and as many drawn ones, fastest predicted first."""
     rng = random.Random(seed)
-    drawn = [space.plan(point) for point in space.points(plans * DRAWN, rng)]
-    kinds: dict[str, list[Any]] = {}
-    for ranked in sorted(drawn, key=lambda r: r.seconds):
+    kinds: dict[str, list[RankedPlan]] = {}
+    for ranked in every:
         recipes = "+".join(p.recipe for p in ranked.plan.programs)
         if recipe in recipes.split("+") or not recipe:
             kinds.setdefault(recipes, []).append(ranked)
-    found: list[Any] = []
+    found: list[RankedPlan] = []
     for own in kinds.values():
         share = max(1, plans // len(kinds))
         best, rest = own[: (share + 1) // 2], own[(share + 1) // 2 :]
@@ -140,9 +138,9 @@ def plan_costs(parser: argparse.ArgumentParser) -> None:
         .venv/relay/bin/python -m roller_bench plan-costs max_pool2d_nchw n=1 c=64 h=56 w=56 k=3 stride=2 padding=1
         .venv/relax/bin/python -m roller_bench plan-costs softmax shape=12x128x128 --plans 30
 
-    Half of the plans are each recipe's fastest by prediction; the others are drawn from the whole space of the XGBoost
-    baseline. Kernels are built as ``roller_tvm.relay.build`` and the Relax pipeline build them. Their answers are
-    compared with those of TVM's default build, and they are timed one after the other, the median of nine runs each.
+    Half of the plans are each recipe's fastest by prediction; the others are drawn from all its plans. Kernels are
+    built as ``roller_tvm.relay.build`` and the Relax pipeline build them. Their answers are compared with those of
+    TVM's default build, and they are timed one after the other, the median of nine runs each.
     Exit code 1 if an answer is wrong.
     """
     parser.add_argument("operator", help="operator, as for roller-tvm plan")
@@ -160,7 +158,7 @@ def _costs(args: argparse.Namespace) -> int:
     set_threads(device.units)
     expression, build = operator_here(args.operator, args.params, device.units)
     features = Features.of_tensor_ir(device) if line() == "relax" else Features.of_te(device)
-    plans = chosen(RTileSpace(expression, device, features), args.plans, args.recipe, args.seed)
+    plans = chosen(every_plan(expression, device, features), args.plans, args.recipe, args.seed)
     if not plans:
         raise BadInput("no plan of the operator has this recipe", args.recipe, "leave --recipe out to see them all")
     expected = build(None)[1]()
@@ -173,7 +171,7 @@ def _costs(args: argparse.Namespace) -> int:
         wrong += not right
         predicted, seconds = ranked.seconds * 1e6, seconds_of(timed) * 1e6
         pairs.append((predicted, seconds))
-        told = plan_tiles(ranked.plan) + ("" if right else f"  WRONG ANSWER, {error:.1e}")
+        told = plan_words(ranked.plan) + ("" if right else f"  WRONG ANSWER, {error:.1e}")
         print(f"{predicted:>12.1f} {seconds:>9.1f} {seconds / predicted:>6.2f}  {told}", flush=True)
     best = min(seconds for _, seconds in pairs)
     print(f"measured over predicted: geomean {geomean([m / p for p, m in pairs]):.2f}; rank correlation "
