@@ -106,6 +106,10 @@ class DeviceSpec:
             for dtype, value in getattr(self, table).items():
                 check(positive(value), f"peak of {dtype} must be above 0, not {value!r}", f"{table}.{dtype}")
 
+    def __hash__(self) -> int:
+        """Return a hash of a few fields: memoised functions ask for it often."""
+        return hash((self.name, self.arch, self.units, self.clock_ghz))
+
     def _check_levels(self) -> None:
         names = [level.name for level in self.levels]
         check(len(names) >= 2, f"a device needs at least two memory levels, not {names}", "levels")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import gcd
 
 
@@ -23,6 +24,8 @@ class Index:
         Above 1 if the index is a floor quotient: a dilated tensor, nearest-neighbour resizing.
     clamped : bool
         True if the index follows the formula only in the interior: clamped, mirrored or wrapped at a border.
+    axes : tuple of str
+        Names of `terms`.
 
     Examples
     --------
@@ -37,12 +40,13 @@ class Index:
     opaque: bool = False
     divisor: int = 1
     clamped: bool = False
+    axes: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names = [name for name, _ in self.terms]
-        if len(set(names)) != len(names):
+        object.__setattr__(self, "axes", tuple([name for name, _ in self.terms]))
+        if len(set(self.axes)) != len(self.terms):
             raise ValueError(f"an axis occurs twice in the index {self.terms}")
-        if any(coefficient == 0 for _, coefficient in self.terms):
+        if 0 in [coefficient for _, coefficient in self.terms]:
             raise ValueError(f"a coefficient of 0 in the index {self.terms}")
         if self.divisor < 1:
             raise ValueError(f"the divisor of an index must be >= 1 (got {self.divisor})")
@@ -55,22 +59,19 @@ class Index:
     ) -> Index:
         """Return the index of a mapping axis -> coefficient; drops zero coefficients and reduces the quotient."""
         kept = tuple((n, c) for n, c in (terms or {}).items() if c)
-        common = gcd(divisor, *(c for _, c in kept))
-        return cls(tuple((n, c // common) for n, c in kept), const // common, False, divisor // common, clamped)
+        if (common := gcd(divisor, *(c for _, c in kept)) if divisor > 1 else 1) > 1:
+            kept, const, divisor = tuple((n, c // common) for n, c in kept), const // common, divisor // common
+        return cls(kept, const, False, divisor, clamped)
 
     @classmethod
     def axis(cls, name: str) -> Index:
         """Return the index that is just one axis."""
-        return cls(((name, 1),))
+        return _axis(name)
 
     @classmethod
     def whole(cls) -> Index:
         """Return the opaque index: nothing is known of it, so tiles touch the whole dimension."""
         return cls(opaque=True)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.terms)
 
     @property
     def is_affine(self) -> bool:
@@ -163,6 +164,11 @@ class Index:
 
     def without(self, axes: frozenset[str]) -> Index:
         """Return the index with these axes set to 0."""
-        if self.opaque or not axes & set(self.axes):
+        if self.opaque or axes.isdisjoint(self.axes):
             return self
         return replace(self, terms=tuple(t for t in self.terms if t[0] not in axes))
+
+
+@lru_cache(maxsize=1024)
+def _axis(name: str) -> Index:
+    return Index(((name, 1),))

@@ -103,18 +103,13 @@ def _reads_of(expression: TensorExpression, name: str) -> Iterator[tuple[Stage, 
                 yield stage, access
 
 
-def _value(stage: Stage, index: Index) -> Index:
-    """Return the index without axes of extent 1, which are always 0."""
-    return index.without(frozenset(a.name for a in stage.axes if a.extent == 1))
-
-
 def _fixed_dims(expression: TensorExpression, name: str) -> set[int]:
     """Return the dimensions that must stay apart: of extent 1 but not always read at 0, or made of parts of an axis."""
     shape = expression.tensors[name].shape
     fixed = set()
     for stage, access in _reads_of(expression, name):
         for d, index in enumerate(access.indices):
-            if shape[d] == 1 and _value(stage, index) != Index():
+            if shape[d] == 1 and stage.varying(index) != Index():
                 fixed.add(d)
     if expression.is_stage(name):
         stage = expression.stage(name)
@@ -166,7 +161,7 @@ def _axes_agree(stage: Stage, pair: tuple[int, int], dim_pairs: dict[str, Pairs]
     if not first.is_reduce:
         accesses.append(stage.write())
     for access in accesses:
-        values = [_value(stage, index) for index in access.indices]
+        values = [stage.varying(index) for index in access.indices]
         at = [d for d, v in enumerate(values) if first.name in v.axes or second.name in v.axes]
         if at and not (
             len(at) == 2 and (at[0], at[1]) in dim_pairs[access.tensor]
@@ -189,7 +184,7 @@ def _dims_agree(
         position = {a.name: i for i, a in enumerate(stage.axes)}
         at = []
         for d in pair:
-            value = _value(stage, access.indices[d])
+            value = stage.varying(access.indices[d])
             if len(value.terms) != 1 or value != Index.axis(value.axes[0]):
                 return False
             axis = position[value.axes[0]]
@@ -245,7 +240,7 @@ def _merge(
         if len(group) == 1 and all(fused_name[n] == n for n in indices[0].axes):
             result.append(indices[0])
             continue
-        values = [v for v in (_value(stage, index) for index in indices) if v != Index()]
+        values = [v for v in (stage.varying(index) for index in indices) if v != Index()]
         if len(values) > 1:  # neighbours of one fused axis
             result.append(Index.axis(fused_name[values[0].axes[0]]))
         elif values:

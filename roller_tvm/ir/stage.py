@@ -309,6 +309,10 @@ class Stage:
 
     def write(self) -> Access:
         """Return the stage's write as an access over its own spatial axes (one index per dimension)."""
+        return self._write
+
+    @cached_property
+    def _write(self) -> Access:
         dims: list[tuple[str, dict[str, int]]] = []
         for a in self.spatial:
             source, stride = a.part_of or (a.name, 1)
@@ -317,6 +321,14 @@ class Stage:
             else:
                 dims.append((source, {a.name: stride}))
         return Access(self.name, tuple(Index.of(terms) for _, terms in dims))
+
+    def varying(self, index: Index) -> Index:
+        """Return an index without the axes of extent 1, which are always 0."""
+        return index.without(self._alone)
+
+    @cached_property
+    def _alone(self) -> frozenset[str]:
+        return frozenset(a.name for a in self.axes if a.extent == 1)
 
     def __str__(self) -> str:
         ops = " ".join(f"{n}*{k}" for k, n in self.ops)

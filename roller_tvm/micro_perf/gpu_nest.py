@@ -56,12 +56,9 @@ def looked_up(function: Callable[..., int], *arguments: Array) -> Array:
     >>> looked_up(lambda n: n * n, np.array([3, 4, 3])).tolist()
     [9, 16, 9]
     """
-    key = arguments[-1]
-    for more in arguments[:-1]:
-        key = more * (int(key.max(initial=0)) + 1) + key
-    _, first, back = np.unique(key, return_index=True, return_inverse=True)
-    values = zip(*[a[first].tolist() for a in arguments], strict=True)
-    return np.array([function(*value) for value in values], np.int64)[back]
+    rows = list(zip(*[a.tolist() for a in arguments], strict=True))
+    known = {row: function(*row) for row in set(rows)}
+    return np.array([known[row] for row in rows], np.int64)
 
 
 def distinct(values: Array) -> Array:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import ceil
+from functools import cache
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from .gpu_constants import (
     USABLE,
     WINDOW_STATEMENTS,
 )
-from .gpu_nest import Array, GpuNest, looked_up, product
+from .gpu_nest import Array, GpuNest, ceil_div, looked_up, product
 
 #: More registers than any thread has: the limit of a device that names none.
 UNLIMITED = 1 << 30
@@ -140,42 +139,32 @@ def register_cap(device: DeviceSpec, threads: int) -> int | None:
     >>> [register_cap(load_device("a100"), t) for t in (256, 448, 640, 784)]
     [255, 128, 96, 72]
     """
-    share = _share(device, threads)
-    return share if share is None else min(share, device.limits.compiled_registers or share)
-
-
-def _share(device: DeviceSpec, threads: int) -> int | None:
-    """Return a thread's share of the register file: each scheduler of a unit has its own part, and its own warps."""
-    limits = device.limits
-    file = limits.max_registers_per_block or limits.registers_per_unit
-    if not file:
-        return limits.max_registers_per_thread
-    schedulers = limits.schedulers_per_unit or 1
-    warps = ceil(ceil(threads / device.vector_width) / schedulers) * schedulers
-    granularity = max(1, (limits.register_granularity or 1) // device.vector_width)
-    share = file // (warps * device.vector_width) // granularity * granularity
-    return min(share, limits.max_registers_per_thread or share)
-
-
-def usable_registers(device: DeviceSpec, threads: int) -> int | None:
-    """Return the upper limit for ``RegisterTiles.needed``; None if the device's limit is unknown."""
-    cap = _share(device, threads)
-    return None if cap is None else int(USABLE * cap)
-
-
-def _limit(limit: partial[int | None], threads: int) -> int:
-    found = limit(threads)
-    return UNLIMITED if found is None else found
+    cap = int(register_caps(device, np.array(threads)))
+    return None if cap == UNLIMITED else cap
 
 
 def register_caps(device: DeviceSpec, threads: Array) -> Array:
     """Return ``register_cap`` of each block; UNLIMITED if no limit is known."""
-    return looked_up(partial(_limit, partial(register_cap, device)), threads)
+    return np.minimum(_shares(device, threads), device.limits.compiled_registers or UNLIMITED)
 
 
 def usable_limits(device: DeviceSpec, threads: Array) -> Array:
-    """Return ``usable_registers`` of each block; UNLIMITED if no limit is known."""
-    return looked_up(partial(_limit, partial(usable_registers, device)), threads)
+    """Return the upper limit for ``RegisterTiles.needed`` of each block; UNLIMITED if the device's is unknown."""
+    shares = _shares(device, threads)
+    return np.where(shares == UNLIMITED, shares, (USABLE * shares).astype(np.int64))
+
+
+def _shares(device: DeviceSpec, threads: Array) -> Array:
+    """Return a thread's share of the register file: each scheduler of a unit has its own part, and its own warps."""
+    limits = device.limits
+    most = limits.max_registers_per_thread or UNLIMITED
+    file = limits.max_registers_per_block or limits.registers_per_unit
+    if not file:
+        return np.full_like(threads, most)
+    schedulers = limits.schedulers_per_unit or 1
+    warps = ceil_div(ceil_div(threads, device.vector_width), schedulers) * schedulers
+    granularity = max(1, (limits.register_granularity or 1) // device.vector_width)
+    return np.minimum(file // (warps * device.vector_width) // granularity * granularity, most)
 
 
 def within_cap(device: DeviceSpec, registers: Array, threads: Array) -> Array:
@@ -212,6 +201,7 @@ def unrolled_steps(nest: GpuNest, thread: Array, step: Array) -> Array:
     return result
 
 
+@cache
 def _largest_divisor(length: int, most: int) -> int:
     """Return the largest divisor of a length up to `most`; at least 1."""
     return next(d for d in range(max(1, min(length, most)), 0, -1) if length % d == 0)
@@ -220,5 +210,5 @@ def _largest_divisor(length: int, most: int) -> int:
 __all__ = [
     "ACCUMULATORS", "ADDRESSES", "BASE", "FETCHES", "PER_ACCUMULATOR", "PER_FETCH", "PER_FETCHED", "PER_FRAGMENT",
     "PER_PREFETCHED", "PREFETCHED_MOST", "ROUNDED_TO", "STATEMENTS", "UNLIMITED", "USABLE", "RegisterTiles",
-    "body_of", "register_cap", "register_caps", "unrolled_steps", "usable_limits", "usable_registers", "within_cap",
+    "body_of", "register_cap", "register_caps", "unrolled_steps", "usable_limits", "within_cap",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from ..ir import Stage, TensorExpression, box, footprint
 
 def pairs(data: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     """Return a mapping, or pairs of JSON, as pairs of a name and an int."""
-    return tuple(data.items()) if isinstance(data, Mapping) else tuple((str(k), int(v)) for k, v in data)
+    return tuple(data.items()) if isinstance(data, Mapping) else tuple([(str(k), int(v)) for k, v in data])
 
 
 @dataclass(frozen=True)
