@@ -63,7 +63,7 @@ def planned_rkernels(
 
 
 def part_of(device: DeviceSpec, share: int) -> DeviceSpec:
-    """Return a device with 1/`share` of a device's units, and the same part of all that the units share.
+    """Return a device with 1/`share` of a device's units; see `of_units`.
 
     Examples
     --------
@@ -72,7 +72,11 @@ def part_of(device: DeviceSpec, share: int) -> DeviceSpec:
     >>> part.units, part.far.bandwidth_gbps
     (20, 225.0)
     """
-    units = device.units // share
+    return of_units(device, device.units // share)
+
+
+def of_units(device: DeviceSpec, units: int) -> DeviceSpec:
+    """Return a device with fewer units, and the same part of all that the units share."""
     ratio = units / device.units
     levels = tuple(replace(level, bandwidth_gbps=level.bandwidth_gbps * ratio) for level in device.levels)
     return replace(

@@ -8,7 +8,7 @@ scores, softmax, product. Which calls are connected, and in which blocks, follow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -74,6 +74,8 @@ class ConnectTiles:
     ----------
     target, device
         As of ``ScheduleWithRoller``.
+    without : collection of str
+        Functions that stay kernels of their own.
 
     Attributes
     ----------
@@ -81,8 +83,10 @@ class ConnectTiles:
         What was connected.
     """
 
-    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None) -> None:
-        self.device = device_of(device, find_target(target))
+    def __init__(
+        self, target: Any = None, device: DeviceSpec | str | None = None, without: Collection[str] = ()
+    ) -> None:
+        self.device, self.without = device_of(device, find_target(target)), without
         self.notes: list[Note] = []
         self._alone: dict[Any, float | None] = {}
         self._made: dict[Any, tuple[Any, float, str] | None] = {}
@@ -116,7 +120,7 @@ class ConnectTiles:
         for bound in block.bounds:
             call, calls = bound.call, list[Call]()
             while call is not None and call.name not in taken and not call.effect and len(calls) < CALLS:
-                if len(call.writes) > 1:
+                if len(call.writes) > 1 or call.function in self.without:
                     break
                 calls.append(call)
                 if call.writes[0] in block.kept or len(readers.get(call.writes[0], ())) != 1:

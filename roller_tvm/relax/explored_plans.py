@@ -11,10 +11,11 @@ import numpy as np
 from tvm import relax
 
 from ..explore.dispatch import Site
-from ..tuning.explorable import RECORD, TVM, Class, Linked
+from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
 from .connected import ConnectTiles
 from .constants import array_of
 from .line import LINE
+from .matrix_products import MatrixProducts
 from .modules import is_prim_func, with_functions
 from .record_files import opened
 from .schedule import SCHEDULED, refused
@@ -58,35 +59,41 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     shares: dict[str, float] = {}
     for name, key in keys.items():
         shares[key] = shares.get(key, 0.0) + share(name)
-    begun = _begun(mod, target, device, records)
+    begun, matrix = _begun(mod, target, device, records)
     recorded = {str(v.name_hint) for v, f in begun.functions_items()
                 if is_prim_func(f) and str(v.name_hint) in keys and SCHEDULED in (f.attrs or {})}  # fmt: skip
+    starts = {keys[n]: MATRIX for n in matrix if n in keys} | {keys[n]: RECORD for n in recorded}
     known = {
-        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, recorded & own) for key in
-        dict.fromkeys(keys.values()) if (own := {n for n, k in keys.items() if k == key})
-    }  # fmt: skip
+        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, starts.get(key, ""))
+        for key in dict.fromkeys(keys.values())
+    }
     return Planned(job, with_functions(begun, {}), keys, known)
 
 
-def _begun(mod: Any, target: Any, device: Any, records: Any) -> Any:
+def _begun(mod: Any, target: Any, device: Any, records: Any) -> tuple[Any, set[str]]:
+    """Return the module as far as records and connected tiles schedule it, and what the matrix unit is to do of it."""
     if records is not None:
         with target, opened(Path(records)):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
     with target:
-        return ConnectTiles(target, device)(mod)
+        matrix = MatrixProducts(target, device).chosen(mod)
+        return ConnectTiles(target, device, matrix)(mod), matrix
 
 
-def _planned(task: Task, device: Any, target: Any, top: int, recorded: Any) -> Class:
-    """Return a task's plans, the first being what a build without exploring takes."""
+def _planned(task: Task, device: Any, target: Any, top: int, start: str) -> Class:
+    """Return a task's plans, the first being what a build without exploring takes: `start`, if that is no plan."""
     found = LINE.candidates(task, device, max(top, 4))
     made = Class(task, found)
-    if recorded:
-        made.plans[RECORD] = None
+    if start:
+        made.plans[start] = None
     for candidate, schedule in found.schedules():
         if len(made.plans) >= max(1, top):
             break
         if not refused(schedule.mod["main"], target):
             made.add(candidate, schedule)
+    if len(made.plans) > 1:
+        fewer = for_fewer_cores(LINE, task, device, found.plans[0])
+        made.add_all(one for one in fewer if not refused(one[1].mod["main"], target))
     if not made.plans:
         made.plans[TVM] = None
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+#: Attribute of a kernel: the name of the function of the prepared module that it was made of, where that is asked.
+ORIGIN = "roller_tvm.origin"
 #: Mark of a kernel that `ConnectTiles` made.
 CONNECTED = "roller_tvm.connected"
 #: Attribute of a recurrence's kernel: its layer, as JSON.

@@ -62,12 +62,7 @@ class MatrixProducts:
 
     def __call__(self, mod: Any) -> Any:
         """Return the module with its products on the matrix unit."""
-        if self.device.kind != "cpu" or not self.named:
-            return mod
-        functions = {var: func for var, func in mod.functions_items() if is_prim_func(func)}
-        found = shared(self._chosen, list(functions.values()), kernel_cache())  # forks leave their plans on disk
-        chosen = {var: one for var, one in zip(functions, found, strict=True) if one is not None}
-        if not chosen:
+        if not (chosen := self._all_chosen(mod)):
             return mod
         changer = _Changer(mod, chosen)
         for var, func in mod.functions_items():
@@ -77,6 +72,17 @@ class MatrixProducts:
             tiles = chosen[var].tiles
             self.notes.append(Note(str(made.name_hint), "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
         return without_dead_code(changer.builder_.get())
+
+    def chosen(self, mod: Any) -> set[str]:
+        """Return the names of the functions that it would replace."""
+        return {str(var.name_hint) for var in self._all_chosen(mod)}
+
+    def _all_chosen(self, mod: Any) -> dict[Any, _Chosen]:
+        if self.device.kind != "cpu" or not self.named:
+            return {}
+        functions = {var: func for var, func in mod.functions_items() if is_prim_func(func)}
+        found = shared(self._chosen, list(functions.values()), kernel_cache())  # forks leave their plans on disk
+        return {var: one for var, one in zip(functions, found, strict=True) if one is not None}
 
     def _chosen(self, func: Any) -> _Chosen | None:
         nest = product_nest(func)

@@ -170,15 +170,15 @@ def schedule(
     fuse = RTaskFusion(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks and fuse_rtasks.fusion
     matrices = MatrixProducts(target, device)
     with target, _database(database, target) as records:
-        mod = matrices(mod)
         before, recorded = mod, list[str]()
         if fuse and target.kind.name != "llvm":
             mod = fuse.kernels(mod)
         if records is not None:
             unscheduled, mod = _left(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
             recorded = sorted(unscheduled - _left(mod))
-            if database is not None and unscheduled and not recorded and list(records.get_all_tuning_records()):
-                _warn_of_no_record(len(unscheduled), database)
+        mod = matrices(mod)  # what was measured goes before what is predicted
+        if records is not None and database is not None and not recorded and (left := _left(mod)):
+            _warn_of_no_record(len(left), records, database)
         recurrences = PlanRecurrences(target, device)
         mod = recurrences(mod)
         if target.kind.name == "llvm":
@@ -419,7 +419,9 @@ def _left(mod: Any) -> set[str]:
     return {str(var.name_hint) for var, func in funcs if SCHEDULED not in (func.attrs or {})}
 
 
-def _warn_of_no_record(functions: int, given: Any) -> None:
+def _warn_of_no_record(functions: int, records: Any, given: Any) -> None:
+    if not list(records.get_all_tuning_records()):
+        return
     told = f"none of {functions} functions has a record in {given}: tuned for another model, device or layouts"
     warnings.warn(f"{told}; Roller's plans are taken, not measured", RuntimeWarning, stacklevel=3)
 

@@ -35,7 +35,7 @@ from .candidates import make_candidates
 from .devices import device_of, find_target
 from .kept_schedules import KeptSchedule
 from .lowered import require_lowered
-from .marks import PLANNED
+from .marks import ORIGIN, PLANNED
 from .open_schedule import Likely, OpenFunction
 from .rewrites import MARKS
 from .size_checks import likely_sizes
@@ -280,7 +280,7 @@ def named_as(scheduled: Any, func: Any) -> Any:
 def kernel_like(func: Any, params: Sequence[Any], body: Any, marks: Mapping[str, Any]) -> Any:
     """Return a kernel that is planned elsewhere, in the place of `func`, for whose target it is."""
     own = func.attrs or {}
-    kept = {name: own[name] for name in ("target", "s_tir") if own.get(name) is not None}
+    kept = {name: own[name] for name in ("target", "s_tir", ORIGIN) if own.get(name) is not None}
     attrs = {SCHEDULED: True, "tirx.noalias": True, **marks, **kept}
     return renew_defs(tvm.tirx.PrimFunc(list(params), body).with_attrs(attrs))
 

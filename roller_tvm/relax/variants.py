@@ -26,12 +26,10 @@ from ..tuning.supervise import last_line
 from .compiling import Compiled, object_of, on_all_cores
 from .concat_in_place import PLACES
 from .constants import array_of
+from .marks import ORIGIN
 from .modules import is_prim_func, with_functions
 from .pipeline import lower, schedule, with_memory
 from .schedule import named_as
-
-#: Attribute of a kernel: the name of the function of the prepared module that it was made of.
-ORIGIN = "roller_tvm.origin"
 
 
 @dataclass

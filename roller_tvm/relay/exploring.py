@@ -18,7 +18,17 @@ from ..errors import ToolchainError, UsageError
 from ..explore.dispatch import PACKED as CONVENTION
 from ..explore.dispatch import Site, Table, source
 from ..models.package import REPORT
-from ..tuning.explorable import PROFILED_RUNS, RECORD, TVM, Arguments, Class, Explorable, Linked, checked
+from ..tuning.explorable import (
+    PROFILED_RUNS,
+    RECORD,
+    TVM,
+    Arguments,
+    Class,
+    Explorable,
+    Linked,
+    checked,
+    for_fewer_cores,
+)
 from ..tuning.supervise import Pool, Reply
 from ..tvm_env.compiler import find_compiler, system_install
 from .building import ASKED
@@ -132,6 +142,8 @@ def _planned(one: Asked, name: str, aim: Any, top: int) -> _Own:
         if len(known.plans) >= (max(1, top) if sources else 1):
             break
         known.add(candidate, schedule)
+    if len(known.plans) > 1:
+        known.add_all(for_fewer_cores(LINE, task, aim.device, known.found.plans[0]))
     if not known.plans:
         known.plans[TVM] = None
     return _Own(known, sources)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..device import DeviceSpec
 from ..errors import MeasureError
 from ..explore.dispatch import Site
 from ..explore.explorer import Explorer
 from ..explore.running import PLAN
+from ..rammer.rkernels import of_units
 from .linked import LinkedKernel, LinkedTask, check_all
 from .results import TunedTask
 from .session import Outcome
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from .line import Line
     from .supervise import Pool
 
-#: Label of a start that is not one of the candidates: a record's, or TVM's own schedule.
-RECORD, TVM = "record", "tvm"
+#: Label of a start that is not one of the candidates: a record's, the matrix unit's kernel, or TVM's own schedule.
+RECORD, MATRIX, TVM = "record", "matrix unit", "tvm"
+#: How much longer than the best plan one for fewer cores may be predicted to take, to be tried.
+FEWER = 1.5
 #: Runs that tell which operators take how much of the time.
 PROFILED_RUNS = 3
 
@@ -36,7 +40,7 @@ class Class:
     Parameters
     ----------
     plans : dict
-        Label -> (candidate, schedule), the start first; None for the start by a record or by TVM.
+        Label -> (candidate, schedule), the start first; None for a start that the build makes by itself.
     """
 
     task: Any
@@ -49,6 +53,28 @@ class Class:
         while label in self.plans:
             label += "'"
         self.plans[label] = candidate, schedule
+
+    def add_all(self, plans: Iterable[tuple[Any, Any]]) -> None:
+        """Add several plans (candidate, schedule)."""
+        for candidate, schedule in plans:
+            self.add(candidate, schedule)
+
+
+def for_fewer_cores(line: Line, task: Any, device: DeviceSpec, best: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the best plan (candidate, schedule) of a CPU's task for each power of two of cores below all of them.
+
+    Parameters
+    ----------
+    best : Candidate
+        The best plan for all cores: what is predicted to take far longer is left out.
+    """
+    known = {best.steps}
+    for power in reversed(range((device.units - 1).bit_length() if device.kind == "cpu" else 0)):
+        found = line.candidates(task, of_units(device, 1 << power), 1)
+        for candidate, schedule in found.schedules():
+            if candidate.steps not in known and candidate.ranked.seconds <= FEWER * best.ranked.seconds:
+                known.add(candidate.steps)
+                yield candidate, schedule
 
 
 @dataclass(frozen=True)
@@ -142,7 +168,7 @@ class Explorable:
                     continue
                 chosen = known.plans[dict(row.best)[PLAN]]
                 taken = explorer.index.typical(row.name, row.best)
-                if chosen is None or math.isnan(taken):  # the start: a record, or TVM's kernel
+                if chosen is None or math.isnan(taken):  # the start, as the build makes it
                     continue
                 candidate, schedule = chosen
                 before = records.best_seconds(known.task)

@@ -16,8 +16,13 @@ from roller_tvm import disk_cache, exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
 from roller_tvm.explore.dispatch import FFI, PACKED, Site, Variant, source  # noqa: E402
 from roller_tvm.relax import variants  # noqa: E402
+from roller_tvm.relax.line import LINE  # noqa: E402
+from roller_tvm.relax.pipeline import prepare  # noqa: E402
+from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
 from roller_tvm.tuning import linked  # noqa: E402
+from roller_tvm.tuning.explorable import for_fewer_cores  # noqa: E402
 
+from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
 
 X = values(1, 8, 12, 12)
@@ -213,3 +218,17 @@ def test_the_text_of_sites_compiles_alone(tmp_path, by):
              Site("relu", ("a",), (Variant("k2", (0, 1)),))]  # fmt: skip
     (tmp_path / "s.cc").write_text(source(sites, by))
     subprocess.run(["g++", "-Wall", "-Werror", "-c", tmp_path / "s.cc", "-o", tmp_path / "s.o"], check=True)
+
+
+def test_plans_for_fewer_cores_are_tried_where_they_may_pay():
+    cpu = device("avx512")
+
+    def labels(size):
+        product = module(lambda b, x: b.emit(relax.op.matmul(x, relax.const(values(size, size)))), (size, size))
+        (task,) = extract_tasks(prepare(product, LLVM, device=cpu))
+        best = LINE.candidates(task, cpu, 4).plans[0]
+        assert best.ranked.estimate.programs[0].blocks > 1  # it is for all cores
+        return [c.ranked.estimate.programs[0].blocks for c, _ in for_fewer_cores(LINE, task, cpu, best)]
+
+    assert labels(64) == [2, 1]
+    assert labels(160) == []  # half of the cores take twice the time
