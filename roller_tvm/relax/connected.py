@@ -8,35 +8,37 @@ scores, softmax, product. Which calls are connected, and in which blocks, follow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import ir, relax, tirx
-from tvm.s_tir import renew_defs
+from tvm import relax
 
 from ..device import DeviceSpec
 from ..errors import RollerError
 from ..micro_perf.cpu_constants import CACHE_SHARE, SERIAL_LAUNCH
 from ..rammer.functions import Call
 from ..rammer.rkernels import part_of
-from ..tir.nodes import digits, key, parameters
+from ..tir.nodes import key, parameters
 from ..tir.open_axes import number
 from ..tir.shared_axes import SharedAxes, shared_axes
+from ..tuning.candidates import Candidates
 from ..tuning.model_report import plan_words
-from .candidates import make_candidates, seconds_alone
+from .candidates import TOP, make_candidates, seconds_alone
+from .chain_kernels import plain_chain, together
 from .dataflow import Block, read_blocks
 from .devices import device_of, find_target
 from .fused_calls import FusedCall
-from .marks import CONNECTED
-from .rewrites import MARKS
 from .rtask_fusion import in_dataflow, put
 from .rtask_regions import plain
-from .schedule import Function, Note, kernel_like
+from .schedule import Function, Note
+from .tasks import Task, hash_of, normalized, without_names
 
+#: The choice of a chain whose calls are kernels of their own.
+APART = "apart"
 #: Most calls of a chain.
 CALLS = 4
 #: How much faster a chain must be predicted than its calls one by one: the model's error.
@@ -50,21 +52,87 @@ ROWS = 8
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Calls to be connected: their common kernel, and its predicted seconds.
+class Way:
+    """A way to compute a chain, with the candidates of each function of a block.
 
     Parameters
     ----------
-    calls : tuple of Call
-    func : PrimFunc
-        Scheduled; its parameters are the tensors `reads`, then the last call's result.
+    extents : tuple of int
+        Of a block.
+    seconds : float
+        Predicted.
     """
 
-    calls: tuple[Call, ...]
-    func: Any
-    reads: tuple[str, ...]
+    extents: tuple[int, ...]
     seconds: float
-    plan: str
+    found: tuple[Candidates, ...]
+
+    @property
+    def label(self) -> str:
+        return f"blocks of {'x'.join(map(str, self.extents))}"
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Functions that may be connected.
+
+    Parameters
+    ----------
+    funcs : tuple of PrimFunc
+    tensors : tuple of tuple of str
+        As of `shared_axes`.
+    ways : tuple of Way
+        The best one first.
+    apart : float
+        Predicted seconds of the functions one by one.
+    """
+
+    funcs: tuple[Any, ...]
+    tensors: tuple[tuple[str, ...], ...]
+    shared: SharedAxes
+    ways: tuple[Way, ...]
+    apart: float
+
+    @cached_property
+    def key(self) -> str:
+        """The same for the same computation, in another process too."""
+        return chain_key(self.funcs, self.tensors)
+
+    def way(self, label: str | None) -> Way | None:
+        """Return the way of a label; without one the best way, if that is predicted to pay."""
+        if label is not None:
+            return next((way for way in self.ways if way.label == label), None)
+        return next((way for way in self.ways[:1] if way.seconds * GAIN < self.apart), None)
+
+    def function(self, way: Way) -> Any:
+        """Return the chain's function; None if no plan of a call could be applied."""
+        applied = [next(one.schedules(), None) for one in way.found]
+        if any(one is None for one in applied):
+            return None
+        parts = [plain(one[1].mod["main"]) for one in applied if one is not None]
+        return together(self.shared, way.extents, self.tensors, parts)
+
+    def task(self, name: str) -> Task:
+        """Return what the chain computes, as TVM fuses its functions."""
+        func = normalized(plain_chain(self.funcs, self.tensors))
+        return Task(0, name, 1, func["main"], (func,), (), self.key)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A chain of calls, and its function."""
+
+    calls: tuple[Call, ...]
+    reads: tuple[str, ...]
+    chain: Chain
+    way: Way
+    func: Any
+
+
+def chain_key(funcs: Sequence[Any], tensors: Sequence[Sequence[str]]) -> str:
+    """Return the key of a chain of functions."""
+    own = [f"{hash_of(without_names(func))}({','.join(names)})" for func, names in zip(funcs, tensors, strict=True)]
+    return " ".join(own)
 
 
 class ConnectTiles:
@@ -76,23 +144,52 @@ class ConnectTiles:
         As of ``ScheduleWithRoller``.
     without : collection of str
         Functions that stay kernels of their own.
+    chosen : mapping of str to str
+        Key of a chain -> the label of a way, or `APART`: what an exploration has found.
 
     Attributes
     ----------
     notes : list of Note
         What was connected.
+    chains : dict of str to (Chain, Way)
+        By the name of the function.
+    explored : list of str
+        What was done because it was chosen.
     """
 
     def __init__(
-        self, target: Any = None, device: DeviceSpec | str | None = None, without: Collection[str] = ()
-    ) -> None:
-        self.device, self.without = device_of(device, find_target(target)), without
+        self, target: Any = None, device: DeviceSpec | str | None = None, without: Collection[str] = (),
+        chosen: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.device, self.without, self.chosen = device_of(device, find_target(target)), set(without), chosen or {}
         self.notes: list[Note] = []
+        self.chains: dict[str, tuple[Chain, Way]] = {}
+        self.explored: list[str] = []
         self._alone: dict[Any, float | None] = {}
-        self._made: dict[Any, tuple[Any, float, str] | None] = {}
+        self._known: dict[Any, Chain | None] = {}
+        self._made: dict[tuple[Chain, str], Any] = {}
 
     def __call__(self, mod: Any) -> Any:
         """Return the module with chains of calls as one kernel each."""
+        return self._connected(mod, False)
+
+    def kept(self, mod: Any) -> Any:
+        """Return the module with the chains that were chosen; what was chosen to be apart stays so from now on.
+
+        Records of single functions come later: in a chain they have no use.
+        """
+        return self._connected(mod, True) if self.chosen else mod
+
+    def options(self, name: str) -> dict[str, Any]:
+        """Return all functions of a connected chain by label: its own first, at last the calls one by one."""
+        chain, taken = self.chains[name]
+        ways = [taken, *(way for way in chain.ways if way is not taken)]
+        found = {way.label: self._function(chain, way) for way in ways}
+        alone = tuple(make_candidates(func, self.device, TOP) for func in chain.funcs)
+        found[APART] = chain.function(Way(chain.shared.extents, chain.apart, alone))
+        return {label: func for label, func in found.items() if func is not None}
+
+    def _connected(self, mod: Any, kept: bool) -> Any:
         if self.device.kind != "cpu":
             return mod
         given, mod = mod, in_dataflow(mod)
@@ -100,17 +197,23 @@ class ConnectTiles:
         known: dict[int, Any] = {}
         for block in read_blocks(mod):
             own = []
-            for chain in self._chains(block):
-                name = "connected_" + "_".join(call.function.removeprefix("fused_") for call in chain.calls)
-                if key(chain.func) not in known:
-                    known[key(chain.func)] = builder.add_func(chain.func, name)
-                    told = str(known[key(chain.func)].name_hint)
-                    self.notes.append(Note(told, "connected", chain.seconds * 1e6, plan=chain.plan))
-                own.append(FusedCall(chain.calls, known[key(chain.func)], chain.reads, chain.calls[-1].writes))
+            for found in self._chains(block, kept):
+                if key(found.func) not in known:
+                    known[key(found.func)] = var = builder.add_func(found.func, f"connected_{_names(found.calls)}")
+                    self._tell(str(var.name_hint), found, kept)
+                own.append(FusedCall(found.calls, known[key(found.func)], found.reads, found.calls[-1].writes))
             blocks.append((block, own))
         return put(builder.get(), blocks) if known else given
 
-    def _chains(self, block: Block) -> Iterator[Chain]:
+    def _tell(self, name: str, found: _Found, kept: bool) -> None:
+        plan = "; ".join(plan_words(one.plans[0].ranked.plan) for one in found.way.found)
+        told = f"{found.way.label}: {plan}"
+        self.notes.append(Note(name, "connected", found.way.seconds * 1e6, plan=told))
+        self.chains[name] = found.chain, found.way
+        if kept:
+            self.explored.append(f"{name}: {found.way.label}")
+
+    def _chains(self, block: Block, kept: bool) -> Iterator[_Found]:
         """Yield the chains of a block, no two with a call in common."""
         readers: dict[str, list[Call | None]] = {}
         for bound in block.bounds:
@@ -127,13 +230,13 @@ class ConnectTiles:
                     break
                 call = readers[call.writes[0]][0]
             for length in range(len(calls), 1, -1):  # the longest first: each that is connected saves its passing
-                if (found := self._chain(calls[:length])) is not None:
+                if (found := self._chain(calls[:length], kept)) is not None:
                     taken.update(one.name for one in found.calls)
                     yield found
                     break
 
-    def _chain(self, calls: Sequence[Call]) -> Chain | None:
-        """Return calls as a chain if that is predicted to pay."""
+    def _chain(self, calls: Sequence[Call], kept: bool) -> _Found | None:
+        """Return calls as a chain if that is predicted to pay; with `kept`, if that was chosen."""
         if any(len(call.writes) != 1 for call in calls):  # a split, whose parts others read
             return None
         passed = [call.writes[0] for call in calls[:-1]]
@@ -143,16 +246,34 @@ class ConnectTiles:
         # Chains that differ in their tensors alone are one kernel.
         names = {t: n for n, t in enumerate([*passed, *reads, calls[-1].writes[0]])}
         tensors = tuple(tuple(str(names[t]) for t in call.tensors) for call in calls)
+        label = self.chosen.get(chain_key([call.func for call in calls], tensors)) if kept else None
+        if kept and (label is None or label == APART):
+            if label is not None and not self.without.issuperset(call.function for call in calls):
+                self.without.update(call.function for call in calls)
+                self.explored.append(f"{_names(calls)}: {APART}")
+            return None
         asked = (tuple(Function(call.func) for call in calls), tensors)
-        if asked not in self._made:
+        if asked not in self._known:
             try:
-                self._made[asked] = self._best([call.func for call in calls], tensors, calls)
+                self._known[asked] = self._planned([call.func for call in calls], tensors)
             except RollerError:  # a function of a form that is not planned, or whose schedule has no plain loops
-                self._made[asked] = None
-        made = self._made[asked]
-        return None if made is None else Chain(tuple(calls), made[0], reads, made[1], made[2])
+                self._known[asked] = None
+        chain = self._known[asked]
+        way = None if chain is None else chain.way(label)
+        if chain is None or way is None or (func := self._function(chain, way)) is None:
+            return None
+        return _Found(tuple(calls), reads, chain, way, func)
 
-    def _best(self, funcs: list[Any], tensors: Any, calls: Sequence[Call]) -> tuple[Any, float, str] | None:
+    def _function(self, chain: Chain, way: Way) -> Any:
+        if (chain, way.label) not in self._made:
+            try:
+                self._made[chain, way.label] = chain.function(way)
+            except RollerError:  # a schedule has no plain loops
+                self._made[chain, way.label] = None
+        return self._made[chain, way.label]
+
+    def _planned(self, funcs: Sequence[Any], tensors: Any) -> Chain | None:
+        """Return the ways to compute a chain; None if there is none."""
         sizes = {name: (_bytes(buffer), [number(e) for e in buffer.shape])
                  for func, names in zip(funcs, tensors, strict=True)
                  for buffer, name in zip(parameters(func), names, strict=True)}  # fmt: skip
@@ -166,31 +287,21 @@ class ConnectTiles:
         shared = shared_axes(funcs, tensors)
         if not shared.extents:
             return None
-        apart = sum(map(self._seconds, calls))
+        apart = sum(map(self._seconds, funcs))
         apart += sum(passing_seconds(sizes[name][0] / self.device.units, self.device) for name in passed)
-        best: tuple[float, tuple[int, ...], list[Any]] | None = None
-        core = part_of(self.device, self.device.units)
+        core, ways = part_of(self.device, self.device.units), list[Way]()
         for extents in self._blocks(shared, between):
             count = prod(whole // part for whole, part in zip(shared.extents, extents, strict=True))
-            found = [make_candidates(func, core, 1) for func in shared.blocks(extents)]
+            found = tuple(make_candidates(func, core, 1) for func in shared.blocks(extents))
             if not all(one.plans for one in found):
                 continue
             own = sum(one.plans[0].ranked.seconds - SERIAL_LAUNCH for one in found)
             # All that lies between the calls of a block shares the cache.
             own += passing_seconds(between / count, self.device)
             seconds = -(-count // self.device.units) * own + self.device.launch_overhead_us * 1e-6
-            if seconds * GAIN < apart and (best is None or seconds < best[0]):
-                best = seconds, extents, found
-        if best is None:
-            return None
-        seconds, extents, found = best
-        applied = [next(one.schedules(), None) for one in found]
-        if any(one is None for one in applied):  # no plan of a call could be applied: it is a kernel of its own
-            return None
-        parts = [plain(one[1].mod["main"]) for one in applied if one is not None]
-        plan = f"blocks of {'x'.join(map(str, extents))}: "
-        plan += "; ".join(plan_words(one.plans[0].ranked.plan) for one in found)
-        return _together(shared, extents, tensors, parts), seconds, plan
+            ways.append(Way(extents, seconds, found))
+        ways.sort(key=lambda way: way.seconds)
+        return Chain(tuple(funcs), tensors, shared, tuple(ways), apart) if ways else None
 
     def _blocks(self, shared: SharedAxes, between: int) -> Iterator[tuple[int, ...]]:
         """Yield extents of blocks: the largest, and the two largest that leave `between` bytes in a core's cache.
@@ -204,11 +315,11 @@ class ConnectTiles:
         for size in dict.fromkeys([*sizes[:1], *fitting[:2]]):
             yield (*[1] * len(outer), size)
 
-    def _seconds(self, call: Call) -> float:
-        """Return the predicted seconds of a call as a kernel of its own."""
-        func = Function(call.func)
+    def _seconds(self, given: Any) -> float:
+        """Return the predicted seconds of a function as a kernel of its own."""
+        func = Function(given)
         if func not in self._alone:
-            self._alone[func] = seconds_alone(call.func, self.device)
+            self._alone[func] = seconds_alone(given, self.device)
         return self._alone[func] or 0.0
 
 
@@ -241,80 +352,9 @@ def passing_seconds(size: float, device: DeviceSpec) -> float:
     return PASSES * size * device.units / device.far.bandwidth_gbps / 1e9
 
 
+def _names(calls: Sequence[Call]) -> str:
+    return "_".join(call.function.removeprefix("fused_") for call in calls)
+
+
 def _bytes(buffer: Any) -> int:
     return prod(number(e) or 0 for e in buffer.shape) * tvm.DataType(str(buffer.dtype)).itemsize
-
-
-def _together(shared: SharedAxes, extents: Sequence[int], tensors: Any, parts: Sequence[Any]) -> Any:
-    """Return one function of all blocks.
-
-    Parameters
-    ----------
-    parts : sequence of PrimFunc
-        The functions of one block, scheduled, without blocks of TensorIR.
-    """
-    counts = [whole // part for whole, part in zip(shared.extents, extents, strict=True)]
-    passed, last = [names[-1] for names in tensors[:-1]], tensors[-1][-1]
-    block = tirx.Var("block", "int64")
-    at = digits(block, counts)
-    starts = [digit * extent if extent > 1 else digit for digit, extent in zip(at, extents, strict=True)]
-    given: dict[str, Any] = {}  # tensor -> the whole of it
-    for axes, names in zip(shared.functions, tensors, strict=True):
-        for buffer, name in zip(parameters(axes.func), names, strict=True):
-            if name not in passed:
-                given.setdefault(name, tirx.decl_buffer(list(buffer.shape), buffer.dtype, f"t{name}"))
-    local: dict[str, Any] = {}
-    bodies: list[Any] = []
-    for axes, names, part in zip(shared.functions, tensors, parts, strict=True):
-        part = renew_defs(part)
-        moved: dict[int, tuple[Any, list[Any]]] = {}
-        for buffer, own, name in zip(parameters(axes.func), parameters(part), names, strict=True):
-            if name in passed:
-                local.setdefault(name, tirx.decl_buffer(list(own.shape), own.dtype, f"between{name}"))
-                moved[key(own)] = local[name], [0] * len(own.shape)
-            else:
-                at = axes.dims(buffer)
-                moved[key(own)] = given[name], [0 if n is None or counts[n] == 1 else starts[n] for n in at]
-        bodies.append(_moved(part.body, moved))
-    body = tirx.SeqStmt([*(tirx.AllocBuffer(buffer) for buffer in local.values()), *_flat(bodies)])
-    loop = tirx.For(block, tirx.const(0, "int64"), tirx.const(prod(counts), "int64"), tirx.ForKind.PARALLEL, body)
-    order = list(dict.fromkeys(name for names in tensors for name in names if name not in passed and name != last))
-    params = [*(given[name] for name in order), given[last]]
-    return kernel_like(shared.functions[0].func, params, loop, {CONNECTED: True, MARKS["edge_vectors"]: True})
-
-
-def _flat(bodies: Sequence[Any]) -> Iterator[Any]:
-    for body in bodies:
-        yield from body.seq if type(body).__name__ == "SeqStmt" else [body]
-
-
-def _moved(body: Any, moved: dict[int, tuple[Any, list[Any]]]) -> Any:
-    """Return loops of one block with whole tensors in the place of its parameters, and no loop in parallel."""
-
-    def load(node: Any) -> Any:
-        found = moved.get(key(node.source))
-        return node if found is None else tirx.BufferLoad(found[0], _added(node.indices, found[1]))
-
-    def store(node: Any) -> Any:
-        found = moved.get(key(node.buffer))
-        return node if found is None else tirx.BufferStore(found[0], node.value, _added(node.indices, found[1]))
-
-    def serial(loop: Any) -> Any:
-        if int(loop.kind) != tirx.ForKind.PARALLEL:
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
-
-    kinds = [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.For, serial)]
-    return tvm_ffi.structural_map(body, kinds, order="post")
-
-
-def _added(indices: Any, starts: Sequence[Any]) -> list[Any]:
-    return [
-        index if isinstance(start, int) and start == 0 else start + _like(index)
-        for index, start in zip(indices, starts, strict=True)
-    ]
-
-
-def _like(index: Any) -> Any:
-    return index if str(index.ty.dtype) == "int64" else tirx.Cast("int64", index)
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tvm import relax
 
 from ..explore.dispatch import Site
 from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
+from .choices import Choices
 from .connected import ConnectTiles
 from .constants import array_of
 from .line import LINE
@@ -56,28 +58,39 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     tasks = {task.key: task for task in extract_tasks(mod)}
     functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
     keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
+    begun, matrix, connect = _begun(mod, target, device, records)
+    recorded = {str(v.name_hint) for v, f in begun.functions_items()
+                if is_prim_func(f) and str(v.name_hint) in keys and SCHEDULED in (f.attrs or {})}  # fmt: skip
+    keys |= {name: chain.key for name, (chain, _) in connect.chains.items()}
     shares: dict[str, float] = {}
     for name, key in keys.items():
         shares[key] = shares.get(key, 0.0) + share(name)
-    begun, matrix = _begun(mod, target, device, records)
-    recorded = {str(v.name_hint) for v, f in begun.functions_items()
-                if is_prim_func(f) and str(v.name_hint) in keys and SCHEDULED in (f.attrs or {})}  # fmt: skip
     starts = {keys[n]: MATRIX for n in matrix if n in keys} | {keys[n]: RECORD for n in recorded}
     known = {
         key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, starts.get(key, ""))
-        for key in dict.fromkeys(keys.values())
-    }
+        for key in dict.fromkeys(keys.values()) if key in tasks
+    }  # fmt: skip
+    for name, (chain, _) in connect.chains.items():
+        known[chain.key] = _connected(connect, name, top if shares[chain.key] >= least else 1)
     return Planned(job, with_functions(begun, {}), keys, known)
 
 
-def _begun(mod: Any, target: Any, device: Any, records: Any) -> tuple[Any, set[str]]:
-    """Return the module as far as records and connected tiles schedule it, and what the matrix unit is to do of it."""
+def _begun(mod: Any, target: Any, device: Any, records: Any) -> tuple[Any, set[str], ConnectTiles]:
+    """Return the module as far as records and connected tiles schedule it, as `pipeline.schedule` does.
+
+    The products that the matrix unit is to compute are named beside; they are in it as they were.
+    """
+    connect = ConnectTiles(target, device)
     if records is not None:
+        connect.chosen = Choices.read(Path(records), target).connected
+        with target:
+            mod = connect.kept(mod)
         with target, opened(Path(records)):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
     with target:
         matrix = MatrixProducts(target, device).chosen(mod)
-        return ConnectTiles(target, device, matrix)(mod), matrix
+        connect.without |= matrix
+        return connect(mod), matrix, connect
 
 
 def _planned(task: Task, device: Any, target: Any, top: int, start: str) -> Class:
@@ -96,6 +109,16 @@ def _planned(task: Task, device: Any, target: Any, top: int, start: str) -> Clas
         made.add_all(one for one in fewer if not refused(one[1].mod["main"], target))
     if not made.plans:
         made.plans[TVM] = None
+    return made
+
+
+def _connected(connect: ConnectTiles, name: str, top: int) -> Class:
+    """Return the ways to compute connected calls: first as they are, at last one by one."""
+    chain, way = connect.chains[name]
+    made = Class(chain.task(name), None)
+    found = connect.options(name) if top > 1 else {way.label: None}
+    made.plans |= {label: (None, SimpleNamespace(mod={"main": func})) if func is not None else None
+                   for label, func in found.items()}  # fmt: skip
     return made
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from ..tuning.linked import MODULE
 from ..tuning.model_report import ModelReport
 from ..tuning.supervise import Pool
 from ..tvm_env.compiler import find_compiler, system_install
+from .choices import Choices
 from .explored_plans import plan, weights_of
 from .line import LINE
 from .package import LoadedModel
@@ -31,7 +34,7 @@ def explorable(
     if find_compiler() is None:
         remedy = system_install("g++")
         raise ToolchainError("a library with variants cannot be linked: there is no C++ compiler", "explore", remedy)
-    mod, target = job.model.mod, job.aim.target
+    target = job.aim.target
     if target.kind.name == "cuda":
         from .carrying import explorable_here
 
@@ -45,10 +48,17 @@ def explorable(
         tell("compile")
         linked = classes.linked(folder, memory_bytes)
         tell("check")
-        linked.weights = weights_of(mod, linked.sites)
+        linked.weights = weights_of(classes.begun, linked.sites)
         failed = checked(pool, LINE, target, linked, classes.keys, classes.known)
     setattr(linked.model, REPORT, ModelReport(str(target)))
-    return Explorable(LoadedModel.of_built(linked.model), linked, classes.keys, classes.known, failed, LINE, target)
+    return Explorable(LoadedModel.of_built(linked.model), linked, classes.keys, classes.known, failed, LINE, target,
+                      choose=partial(_choose, target=target))  # fmt: skip
+
+
+def _choose(place: Path, choices: Mapping[str, str], target: Any) -> None:
+    """Keep how calls are connected, beside the records of a place."""
+    known = Choices.read(place, target)
+    replace(known, connected={**known.connected, **choices}).write(place, target)
 
 
 def operator_seconds(loaded: Any, inputs: Mapping[str, Any]) -> dict[str, float]:

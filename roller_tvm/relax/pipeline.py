@@ -28,6 +28,7 @@ from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .callbacks import KeepCallbacks
+from .choices import Choices
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
 from .connected import ConnectTiles
@@ -171,6 +172,8 @@ def schedule(
     matrices = MatrixProducts(target, device)
     with target, _database(database, target) as records:
         before, recorded = mod, list[str]()
+        connect = ConnectTiles(target, device, chosen=_choices(database, target).connected)
+        mod = connect.kept(mod)
         if fuse and target.kind.name != "llvm":
             mod = fuse.kernels(mod)
         if records is not None:
@@ -183,11 +186,10 @@ def schedule(
         mod = recurrences(mod)
         if target.kind.name == "llvm":
             scheduler.plan_ahead(mod)
-        connect = ConnectTiles(target, device)
         mod = MergeAxes(target, device)(connect(mod))
         mod = scheduler(mod)
         scheduler.report.notes += [*matrices.notes, *connect.notes, *recurrences.notes]
-        scheduler.report.recorded = recorded
+        scheduler.report.recorded, scheduler.report.choices = recorded, connect.explored
         if target.kind.name != "llvm":  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 
@@ -360,8 +362,20 @@ def build(
                 scope.enter_context(cubins.apart())
             executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
-    setattr(executable, REPORT, ModelReport(str(full), reports[-1].kernels() if reports else ()))
+    setattr(executable, REPORT, _told(full, reports))
     return executable
+
+
+def _told(target: Any, reports: Sequence[Report]) -> ModelReport:
+    """Return the report of a model."""
+    if not reports:
+        return ModelReport(str(target))
+    return ModelReport(str(target), reports[-1].kernels(), choices=tuple(reports[-1].choices))
+
+
+def _choices(database: Any, target: Any) -> Choices:
+    """Return what an exploration has chosen beside the records of a folder."""
+    return Choices.read(Path(database), target) if isinstance(database, (str, os.PathLike)) else Choices()
 
 
 def _require_relax(mod: Any) -> None:

@@ -90,6 +90,8 @@ class Report:
         How often the module calls each function.
     proofs : dict
         Function -> what is proven of it, if that was asked.
+    choices : list of str
+        What was done because an exploration has chosen it.
     """
 
     notes: list[Note] = field(default_factory=list)
@@ -98,6 +100,7 @@ class Report:
     renamed: dict[str, str] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     proofs: dict[str, str] = field(default_factory=dict)
+    choices: list[str] = field(default_factory=list)
 
     @property
     def scheduled(self) -> list[Note]:

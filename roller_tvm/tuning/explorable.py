@@ -40,7 +40,8 @@ class Class:
     Parameters
     ----------
     plans : dict
-        Label -> (candidate, schedule), the start first; None for a start that the build makes by itself.
+        Label -> (candidate, schedule), the start first; None for a start that the build makes by itself. What has no
+        candidate is no record: its label is kept as a choice.
     """
 
     task: Any
@@ -137,6 +138,8 @@ class Explorable:
     failed : dict of (key, label) to reason
     captured : function, optional
         Returns a function of the model's arguments: the model with the plans in the table, captured in CUDA graphs.
+    choose : function of (place, mapping of key to label), optional
+        Keeps what is no record beside the records.
     """
 
     loaded: Any
@@ -147,6 +150,7 @@ class Explorable:
     line: Line
     target: Any
     captured: Callable[..., Any] | None = None
+    choose: Callable[[Any, Mapping[str, str]], None] | None = None
 
     @property
     def names(self) -> dict[str, str]:
@@ -160,17 +164,21 @@ class Explorable:
         the old, as it was measured, times the ratio seen here.
         """
         notes: list[str] = []
-        written = 0
+        written, choices = 0, dict[str, str]()
         with contextlib.closing(self.line.records(place, self.target)) as records:
             for row in explorer.rows():
                 known = self.known.get(row.name)
                 if known is None or not row.done or row.options < 2:
                     continue
-                chosen = known.plans[dict(row.best)[PLAN]]
+                label = dict(row.best)[PLAN]
+                chosen = known.plans[label]
                 taken = explorer.index.typical(row.name, row.best)
                 if chosen is None or math.isnan(taken):  # the start, as the build makes it
                     continue
                 candidate, schedule = chosen
+                if candidate is None:
+                    choices[row.name] = label
+                    continue
                 before = records.best_seconds(known.task)
                 if RECORD in known.plans and row.start_s and not math.isnan(before):
                     taken = min(taken, before * row.best_s / row.start_s)
@@ -180,6 +188,9 @@ class Explorable:
                 )  # fmt: skip
                 notes += [n for n in records.write(tuned, schedule, len(known.plans), seconds) if n not in notes]
                 written += 1
+            if choices and self.choose is not None:
+                self.choose(place, choices)
+                written += len(choices)
         return written, notes
 
 

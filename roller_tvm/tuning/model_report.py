@@ -77,6 +77,8 @@ class ModelReport:
         In the order in which they were scheduled; empty if the model's file holds none.
     times : tuple of KernelTime
         The last profile run; empty before one.
+    choices : tuple of str
+        What was done because an exploration has chosen it, beside records.
 
     Examples
     --------
@@ -94,6 +96,7 @@ class ModelReport:
     target: str
     plans: tuple[KernelPlan, ...] = ()
     times: tuple[KernelTime, ...] = ()
+    choices: tuple[str, ...] = ()
 
     @property
     def left_to_tvm(self) -> tuple[KernelPlan, ...]:
@@ -166,7 +169,8 @@ class ModelReport:
     def from_json(cls, data: Mapping[str, Any]) -> ModelReport:
         """Return the report that `to_json` took apart."""
         times = [KernelTime(**{**row, "arguments": tuple(row["arguments"])}) for row in data.get("times", ())]
-        return cls(str(data["target"]), tuple(KernelPlan(**row) for row in data["plans"]), tuple(times))
+        return cls(str(data["target"]), tuple(KernelPlan(**row) for row in data["plans"]), tuple(times),
+                   tuple(map(str, data.get("choices", ()))))  # fmt: skip
 
     def members(self) -> dict[str, bytes]:
         """Return the plans as a member of a model's file."""
@@ -188,6 +192,7 @@ class ModelReport:
         head = f"{len(self.plans)} kernel{'s' * (len(self.plans) != 1)} for {self.target}: {told}"
         if not self.plans:
             head = f"plans of this model for {self.target} are not known: its file holds none"
+        head = "\n".join([head, *(f"explored: {choice}" for choice in self.choices)])
         rows = self._rows()
         names = [_short(time.name if time else plan.kernel if plan else "") for plan, time in rows]
         wide = max([6, *map(len, names)])
