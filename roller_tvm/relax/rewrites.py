@@ -97,7 +97,8 @@ class _Rewrite:
 def _as_marked(func: Any) -> Any:
     if func.attrs and PART in func.attrs and _ENTRY in func.attrs:
         func = func.without_attr(_ENTRY)
-    return rewritten(func, {name for name, mark in MARKS.items() if func.attrs and mark in func.attrs})
+    names = {name for name, mark in MARKS.items() if func.attrs and mark in func.attrs}
+    return rewritten(func, names | ({"neighbouring_lanes"} if names else set()))
 
 
 def _extend() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..dialect import dialect_here
 from ..flat import remembering
+from .neighbouring_lanes import with_neighbouring_lanes
 from .prefetch_panels import with_prefetch
 from .stack_tiles import with_stack_tiles
 from .vector_math import with_vector_math
@@ -20,6 +21,7 @@ from .wide_indices import with_wide_indices
 
 #: Name -> rewrite, in the order in which they are made.
 REWRITES: dict[str, Callable[..., Any]] = {
+    "neighbouring_lanes": with_neighbouring_lanes,
     "edge_vectors": with_edge_vectors,
     "prefetch": with_prefetch,
     "stack_tiles": with_stack_tiles,
