@@ -231,17 +231,13 @@ def copies(d: Draft) -> None:
 
 
 def integers(d: Draft) -> None:
-    """Numbers as bytes and back: a product or a convolution of bytes, or what lies between."""
+    """Numbers as bytes and back: a product of bytes, or what lies between."""
     scale, zero = d.given(np.float32(0.02)), d.given(np.array(int(d.pick(0, 3)), d.pick("uint8", "int8")))
     bytes_ = d.constants[zero].dtype.name
-    if (kind := d.pick("MatMulInteger", "ConvInteger", "QuantizeLinear", "QuantizeLinear")) == "MatMulInteger":
+    if (kind := d.pick("MatMulInteger", "QuantizeLinear", "QuantizeLinear")) == "MatMulInteger":
         rows, terms, columns = (int(d.pick(*WHOLE)) for _ in range(3))
         x, w = d.new((rows, terms), bytes_), d.new((terms, columns), "int8", True)
         one(d, "Cast", [one(d, kind, [x, w, zero])], to=1)
-    elif kind == "ConvInteger":
-        channels, size = int(d.pick(*CHANNELS)), int(d.pick(*PIXELS))
-        x = d.new((1, channels, size, size), "uint8")
-        one(d, kind, [x, d.new((int(d.pick(*CHANNELS)), channels, 3, 3), "int8", True)], pads=[1] * 4)
     else:
         x = one(d, "DequantizeLinear", [one(d, kind, [d.source(None, ("float32",)), scale, zero]), scale, zero])
         activated(d, x)
