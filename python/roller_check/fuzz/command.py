@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
 from collections import Counter
 from functools import partial
@@ -47,8 +46,6 @@ def main(words: list[str] | None = None) -> int:
     first, count, start = int(time.time()) if args.seed is None else args.seed, Counter[str](), time.monotonic()
     done, new, used, begin, last = _done(args.results), Counter[str](), Counter[str](), first, first
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")  # idle threads' turns would count as time of a build
-    folder = tempfile.TemporaryDirectory()
-    os.environ["XDG_CACHE_HOME"] = folder.name  # of nobody else (see `ways`)
     worker = Worker(args.threads, WORKER)
     print(f"line {line()}, seeds {first} to {first + args.models - 1}", flush=True)
     try:
@@ -71,7 +68,6 @@ def main(words: list[str] | None = None) -> int:
                 print(f"seed {seed}: {row['outcome']}: {row['told']} [{' '.join(row['nodes'])}]", flush=True)
     finally:
         worker.kill()
-        folder.cleanup()
         if args.history and new:
             history.added(args.history, history.key("cuda" if args.cuda else line() or ""), begin, last, new)
     for kind, sums in history.totals(args.history).items() if args.history else ():
