@@ -32,7 +32,7 @@ tuners:
   metaschedule  MetaSchedule
   xgboost       Roller's plans, chosen to be measured by a cost model that learns
   ranked        Roller's plans, ranked by xgboost's measurements of other operators
-  onnxruntime, torch, torchcompile    whole models only
+  onnxruntime   whole models only
 an interrupted comparison goes on with the same command; the folder holds index.html, results.csv, results.json
 """
 LEFT = 1

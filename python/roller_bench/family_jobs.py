@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from roller_bench.families import find
+from roller_bench.peers_graph import session_of
 from roller_bench.quiet import REST, busy
 from roller_bench.running import keep_inputs, read_inputs
 from roller_tvm.errors import MeasureError, RollerError, UnsupportedOperator, last_line
@@ -139,12 +140,7 @@ def _opened(name: str, runtime: str, place: Path, threads: int) -> Callable[[], 
 
 
 def _onnxruntime(place: Path, threads: int) -> Callable[[], object]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-    file = str(place.with_suffix(".onnx"))
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    session = session_of(place.with_suffix(".onnx"), threads)
     arrays = read_inputs(place.with_suffix(".inputs.npz")).values()
     given = dict(zip([value.name for value in session.get_inputs()], arrays, strict=True))
     return lambda: session.run(None, given)

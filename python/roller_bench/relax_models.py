@@ -1,18 +1,21 @@
-"""Whole models on the Relax line: tuned by Roller or MetaSchedule, built as users build them, run by the VM."""
+"""Whole models on the Relax line: tuned by Roller or MetaSchedule, built as users build them."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 from roller_bench.files import CurveFile
 from roller_bench.peers_relax import ROUND, SEED, resumed
-from roller_bench.running import Arrays, Running, read_inputs
+from roller_bench.running import open_built as open_model
+from roller_bench.running import read_inputs
 from roller_bench.task import made
+from roller_bench.variants import by_roller
 from roller_tvm.errors import MeasureError, UnsupportedOperator
 from roller_tvm.tvm_env import import_relax_tvm
+
+__all__ = ["build", "open_model", "untuned_build"]
 
 
 def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
@@ -26,8 +29,8 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
     shapes = {name: array.shape for name, array in read_inputs(Path(model["inputs"])).items()}
     imported, full = load_model(model["onnx"], shapes, model["layout"]), make_target(target)
     if tuner == "roller":
-        found = _roller(imported, full, work, trials, output)
-    elif tuner == "metaschedule":
+        return by_roller(model["title"], imported, output, trials, target, work)
+    if tuner == "metaschedule":
         found = _metaschedule(imported, full, made(work / str(trials)), trials, output)
     else:
         start = time.perf_counter()
@@ -43,34 +46,6 @@ def untuned_build(imported: Any, target: Any, path: Path) -> Path:
     from roller_tvm.relax.package import save_model, with_signature
 
     return save_model(tvm.compile(with_signature(imported.mod, imported.inputs), tvm.target.Target(target)), path)
-
-
-def roller_build(imported: Any, target: Any, path: Path, records: Path | None) -> Path:
-    """Build with the pipeline "roller", from records if there are any; return `path`."""
-    from roller_tvm.relax import build
-    from roller_tvm.relax.package import save_model, with_signature
-
-    return save_model(build(with_signature(imported.mod, imported.inputs), target, database=records), path)
-
-
-def _roller(imported: Any, target: Any, work: Path, trials: int, output: Path) -> dict[str, Any]:
-    from roller_tvm.relax import prepare
-    from roller_tvm.relax.tuning import tune
-
-    found: dict[str, Any] = {"seconds": 0.0, "schedule": "planned while it is built"}
-    records = None
-    if trials > 1:
-        records = work / f"records.{trials}"
-        shutil.rmtree(records, ignore_errors=True)
-        start = time.perf_counter()
-        _, result = tune(prepare(imported.mod, target), None, target, records, max_trials_per_task=trials)
-        spent, lost = time.perf_counter() - start, len(result.fallbacks)
-        measured = sum(bool(o.repeats) for t in result.tasks for o in t.outcomes)
-        found = {"seconds": spent, "trials": measured, "schedule": f"{len(result.tasks)} operators",
-                 "reason": f"TVM's own kernel for {lost} of {len(result.tasks)} operators" if lost else ""}  # fmt: skip
-    start = time.perf_counter()
-    roller_build(imported, target, output, records)
-    return {**found, "build_s": time.perf_counter() - start}
 
 
 def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: Path) -> dict[str, Any]:
@@ -110,21 +85,3 @@ def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: P
     return {"seconds": curve.noted, "trials": curve.trials, "build_s": time.perf_counter() - start,
             "schedule": f"{len(tasks)} operators",
             "reason": f"no record of {without} of {len(tasks)} operators" if without else ""}  # fmt: skip
-
-
-def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """Open a built model in the virtual machine; its arguments are set once, as the graph executor's are."""
-    from roller_tvm.relax.package import LoadedModel
-    from roller_tvm.tvm_env import set_threads
-    from roller_tvm.tvm_env.pin import pin_calling_thread
-
-    set_threads(threads)
-    tvm, model = import_relax_tvm("running a built model"), LoadedModel(file)
-    model.machine.set_input("main", *(tvm.runtime.tensor(inputs[name]) for name in model.inputs))
-
-    def run() -> None:
-        model.machine.invoke_stateful("main")
-
-    run()  # the pool exists from here on
-    pin_calling_thread()
-    return Running(run, lambda: model.run(inputs))

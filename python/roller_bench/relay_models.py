@@ -1,11 +1,11 @@
-"""Whole models on the Relay line: tuned by Roller or Ansor, built as users build them, run by the graph executor."""
+"""Whole models on the Relay line: tuned by Roller or Ansor, built as users build them."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,18 @@ import numpy as np
 
 from roller_bench.files import CurveFile, mend_lines
 from roller_bench.peers_relay import ROUND, watch
-from roller_bench.running import Arrays, Running, keep_inputs, read_inputs
+from roller_bench.running import keep_inputs, read_inputs
+from roller_bench.running import open_built as open_model
+from roller_bench.variants import by_roller
 from roller_bench.zoo import SEED, TESTING, TESTING_NETWORKS
 from roller_tvm.errors import MeasureError
 from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense
+from roller_tvm.relay.importers import Model, load_model
 from roller_tvm.relay.package import set_inputs
 from roller_tvm.tvm_env import import_relay_tvm
 
+__all__ = ["build", "names_with_digits", "open_model", "plain_build", "testing_model"]
 #: Relay's pass that packs weights for Ansor's records.
 REWRITE = "AutoSchedulerLayoutRewrite"
 #: Number of runs to compare two ways of building a model.
@@ -30,44 +34,27 @@ COMPARED = 20
 def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
     """Tune and build a model; return the seconds of both with the other fields of a result."""
     import_relay_tvm("comparing")
-    mod, params = _imported(model)
+    if model["onnx"]:
+        shapes = {name: array.shape for name, array in read_inputs(Path(model["inputs"])).items()}
+        loaded = load_model(model["onnx"], shapes, model["layout"])
+    else:  # a network of ``relay.testing``, whose inputs are made with it
+        mod, params, inputs = testing_model(model["name"].removeprefix(TESTING))
+        keep_inputs(inputs, Path(model["inputs"]))
+        loaded = Model(mod, params, {n: (a.shape, str(a.dtype)) for n, a in inputs.items()})
+    if tuner == "roller":
+        return by_roller(model["title"], loaded, output, trials, target, work)
+    mod, params = loaded.mod, loaded.params
     found: dict[str, Any] = {"seconds": 0.0, "schedule": "TVM's default"}
-    records = work / f"records.{trials}.json"
+    records = work / f"records.{trials}.packed.json"
     with NamedAxes(tuner == "ansor"):  # without it TVM packs no dense layer's weights
-        if tuner == "roller":
-            found = _roller(mod, params, target, records, trials)
-        elif tuner == "ansor":
-            mod, records = constant_dense(as_graph(mod), params), records.with_suffix(".packed.json")
+        if tuner == "ansor":
+            mod = constant_dense(as_graph(mod), params)
             found, unpackable = _ansor(mod, params, target, records, trials)
             if unpackable:
                 return {**found, **_without_packing(mod, params, target, records, unpackable, output, model["inputs"])}
         start = time.perf_counter()
-        if tuner == "roller":
-            roller_build(mod, params, target, records, output)
-        else:
-            plain_build(mod, params, target, None if tuner == "untuned" else records, output)
+        plain_build(mod, params, target, None if tuner == "untuned" else records, output)
     return {**found, "file": str(output), "build_s": time.perf_counter() - start}
-
-
-def _imported(model: dict[str, Any]) -> tuple[Any, Any]:
-    """Return module and parameters; a network of ``relay.testing`` also gets its inputs written."""
-    from roller_tvm.relay.importers import load_model
-
-    if model["onnx"]:
-        shapes = {name: array.shape for name, array in read_inputs(Path(model["inputs"])).items()}
-        loaded = load_model(model["onnx"], shapes, model["layout"])
-        return loaded.mod, loaded.params
-    mod, params, inputs = testing_model(model["name"].removeprefix(TESTING))
-    keep_inputs(inputs, Path(model["inputs"]))
-    return mod, params
-
-
-def roller_build(mod: Any, params: Any, target: str, records: Path, path: Path) -> Path:
-    """Build as in the README, with ``roller_tvm.relay.build``; return `path`."""
-    from roller_tvm.relay import build as built_with
-
-    built_with(mod, params, target, records).export_library(str(path))
-    return path
 
 
 def plain_build(
@@ -91,20 +78,6 @@ def plain_build(
             built = relay.build(mod, target=target, params=params)
     built.export_library(str(path))
     return path
-
-
-def _roller(mod: Any, params: Any, target: str, records: Path, trials: int) -> dict[str, Any]:
-    from roller_tvm.relay import tune
-
-    records.unlink(missing_ok=True)
-    start = time.perf_counter()
-    result = tune(mod, params, target, records, trials=trials if trials > 1 else 0)
-    spent = time.perf_counter() - start
-    built = [t for t in result.tasks if t.task.weight]
-    lost = sum(t.status == "fallback" for t in built)
-    measured = sum(bool(o.repeats) for t in built for o in t.outcomes)
-    return {"seconds": spent, "trials": measured, "schedule": f"{len(built)} operators",
-            "reason": f"TVM's own schedule for {lost} of {len(built)} operators" if lost else ""}  # fmt: skip
 
 
 def _without_packing(
@@ -193,28 +166,6 @@ def _without_rewriting(task: Any) -> Any:
         workload_key=task.workload_key, target=task.target, desc=task.desc,
         layout_rewrite_option=auto_scheduler.LayoutRewriteOption.NO_REWRITE,
     )  # fmt: skip
-
-
-def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """Open a built library on these inputs, with the calling thread pinned to a CPU of its own."""
-    from roller_tvm.tvm_env import set_threads
-    from roller_tvm.tvm_env.pin import pin_calling_thread
-
-    set_threads(threads)
-    tvm = import_relay_tvm("running a built model")
-    from tvm.contrib import graph_executor
-
-    module = graph_executor.GraphModule(tvm.runtime.load_module(str(file))["default"](tvm.cpu()))
-    set_inputs(module, inputs)
-    run: Callable[[], object] = module.run
-    run()  # the pool exists from here on
-    pin_calling_thread()
-
-    def outputs() -> list[np.ndarray]:
-        run()
-        return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
-
-    return Running(run, outputs)
 
 
 def testing_model(name: str) -> tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,26 @@ class Running:
 
     run: Callable[[], object]
     outputs: Callable[[], Sequence[np.ndarray]]
+
+
+def open_built(file: Path, inputs: Arrays, threads: int) -> Running:
+    """Open a model built for the TVM that is here; its inputs are set once, and the calling thread is pinned."""
+    from roller_tvm.models.line import model_line
+    from roller_tvm.tvm_env import set_threads
+    from roller_tvm.tvm_env.locate import usable_line
+    from roller_tvm.tvm_env.pin import pin_calling_thread
+
+    set_threads(threads)
+    model: Any = model_line(usable_line("running a built model")).open(file)
+    if hasattr(model, "module"):  # the graph executor of the Relay line
+        run: Callable[[], object] = model.module.run
+        model.run(inputs)
+    else:
+        run = partial(model.machine.invoke_stateful, "main")
+        model.machine.set_input("main", *model.arguments(inputs))
+        run()
+    pin_calling_thread()  # now that the pool exists
+    return Running(run, lambda: model.run(inputs))
 
 
 def relative_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

@@ -48,8 +48,6 @@ KINDS = {
     "xgboost": Kind("XGBoost over Roller's plans", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
     "ranked": Kind("Roller ranked by XGBoost", ("relay", "relax"), None, ("cpu",), _OPERATOR),
     "onnxruntime": Kind("onnxruntime", ("relay", "relax"), None, ("cpu",), _MODEL),
-    "torch": Kind("PyTorch", ("relay", "relax"), None, ("cpu",), _MODEL),
-    "torchcompile": Kind("torch.compile", ("relay", "relax"), None, ("cpu",), _MODEL),
 }
 
 
@@ -138,7 +136,7 @@ def default_tuners(line: str, device: str, of: str = "operator") -> str:
     """Return the default list of tuners; for whole models, whose tuning takes hours, without those that search."""
     wanted = ["roller:1", "roller", "dlight", "autotvm", "ansor", "metaschedule"]
     if of == "model":
-        wanted = ["roller:1", "roller", "onnxruntime", "torch", "torchcompile"]
+        wanted = ["roller:1", "roller", "onnxruntime"]
     if Tuner.parse("dlight").refusal(line, device, of):  # else that is what TVM does untuned
         wanted.insert(2, "untuned")
     return ",".join(t for t in wanted if not Tuner.parse(t).refusal(line, device, of))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,10 @@ from roller_bench.task import timed as timed
 from roller_bench.zoo import Prepared, find_model
 from roller_tvm.errors import BadInput, WrongAnswer
 from roller_tvm.folders import work_folder
-from roller_tvm.tvm_env import line
+from roller_tvm.models.importing import Model
+from roller_tvm.models.line import Request, model_line
+from roller_tvm.session import Session
+from roller_tvm.tvm_env.locate import usable_line
 
 
 @dataclass
@@ -57,12 +62,29 @@ def tvm_variant(
     name: str, library: Path, model: Prepared, tune_s: float | None = None, build_s: float | None = None
 ) -> Variant:
     """Return a model built for the installed TVM, loaded from its file as a deployment does."""
-    if line() == "relax":
-        from roller_tvm.relax.package import LoadedModel
-    else:
-        from roller_tvm.relay.package import LoadedModel  # type: ignore[assignment]
-    loaded = LoadedModel(library)
+    loaded = model_line(usable_line("running a model")).open(library)
     return Variant(name, lambda: list(loaded.run(model.inputs)), library, tune_s, build_s)
+
+
+def by_roller(title: str, model: Model, output: Path, trials: int, target: str, work: Path) -> dict[str, Any]:
+    """Build an imported model with the plans that measuring chose, with the first ones if `trials` is 1.
+
+    Return the fields of ``results.Tuned``.
+    """
+    line = model_line(usable_line("building a model"))
+    session = Session(line, Request(target)).take(title, model)
+    found: dict[str, Any] = {"seconds": 0.0, "schedule": "planned while it is built"}
+    if trials > 1:
+        records = work / f"records.{trials}.{line.place}"
+        shutil.rmtree(records, ignore_errors=True) if records.is_dir() else records.unlink(missing_ok=True)
+        result, spent = timed(lambda: session.tune(trials, records))
+        tasks = [t for t in result.tasks if t.task.weight]
+        lost = sum(t.status == "fallback" for t in tasks)
+        found = {"seconds": spent, "trials": sum(bool(o.repeats) for t in tasks for o in t.outcomes),
+                 "schedule": f"{len(tasks)} operators",
+                 "reason": f"TVM's own kernel for {lost} of {len(tasks)} operators" if lost else ""}  # fmt: skip
+    file, build_s = timed(lambda: session.save(output))
+    return {**found, "file": str(file), "build_s": build_s}
 
 
 def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.ndarray]) -> None:
@@ -94,7 +116,7 @@ def measure(model: Prepared, variants: Sequence[Variant], threads: int, folder: 
 
 def runnable(path: Path, inputs: Path, threads: int) -> Runnable:
     """Return an ONNX file to run by onnxruntime, or a library to run by the installed TVM."""
-    opener = f"{line()}_models:open_model" if path.suffix == ".so" else "peers_graph:open_onnxruntime"
+    opener = "running:open_built" if path.suffix == ".so" else "peers_graph:open_onnxruntime"
     return Runnable(f"roller_bench.{opener}", str(path), str(inputs), threads)
 
 

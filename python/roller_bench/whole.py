@@ -24,8 +24,7 @@ from roller_tvm.errors import BadInput, RollerError, last_line
 
 #: Subfolder of a comparison's folder.
 MODELS = "models"
-#: Implementations that need no TVM.
-OTHERS = ("onnxruntime", "torch", "torchcompile")
+ONNXRUNTIME = "onnxruntime"
 
 
 def prepare(
@@ -113,9 +112,9 @@ def tune(
     label = f"{tuner}.{trials}" if trials else tuner
     digest = Case.from_json(case).digest
     output = place / MODELS / f"{digest}.{label}.so"
-    if tuner in OTHERS:
-        opener = f"roller_bench.peers_graph:open_{tuner}"
-        told = getattr(peers_graph, f"build_{tuner}")(model, threads)
+    if tuner == ONNXRUNTIME:
+        opener = "roller_bench.peers_graph:open_onnxruntime"
+        told = peers_graph.build_onnxruntime(model, threads)
     else:
         opener = f"{edge}_models:open_model"
         told = _built(edge, model, output, tuner, trials, target, place / "work" / f"{digest}.{tuner}")

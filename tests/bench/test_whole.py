@@ -4,13 +4,12 @@ import importlib.util
 import json
 import math
 import os
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from roller_bench import latency, peers_graph, running, whole
+from roller_bench import latency, running, whole
 from roller_bench.cases import Case
 from roller_bench.comparison import make_report, to_csv
 from roller_bench.run import Comparison, Request
@@ -18,13 +17,13 @@ from roller_bench.running import Runnable, keep_inputs, relative_error
 from roller_bench.tables import text
 from roller_bench.tuners import Tuner, default_tuners, parse_tuners
 from roller_bench.zoo import find_model, randomise
-from roller_tvm.errors import BadInput, MeasureError, UnsupportedOperator
+from roller_tvm.errors import BadInput, MeasureError
 
 from ..plan.devices import device
 from .fake_edge_models import doubled
 
 onnx = pytest.importorskip("onnx")
-TUNERS = parse_tuners("roller:1,roller:4,untuned,ansor:64,metaschedule,autotvm,onnxruntime,torch")
+TUNERS = parse_tuners("roller:1,roller:4,untuned,ansor:64,metaschedule,autotvm,onnxruntime")
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +67,6 @@ def test_what_does_not_says_why(done, tuner, status, reason):
 def test_onnxruntime_is_the_reference(done):
     found = cells(done[1])["onnxruntime"]
     assert found.status == "ok" and found.error == 0.0 and found.timed
-
-
-def test_what_torch_does_not_compile_says_why_at_its_beginning():
-    advice = "TypeError: no such size\n\nfrom user code:\n  ...\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace"
-    theirs = type("InternalTorchDynamoError", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
-    assert peers_graph.why_not_compiled(theirs(advice)) == "torch.compile cannot take it: TypeError: no such size"
-    assert peers_graph.why_not_compiled(RuntimeError(advice)) is None
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
-def test_without_torch_the_table_says_so(done):
-    assert "not installed" in cells(done[1])["torch"].reason
-    assert "PyTorch                unsupported: torch" in text(done[1])
 
 
 def test_a_model_that_is_not_there(done):
@@ -174,84 +160,10 @@ def test_models_by_name(tmp_path):
 
 
 def test_tuners_of_whole_models():
-    assert default_tuners("relay", "cpu", "model").split(",")[-3:] == ["onnxruntime", "torch", "torchcompile"]
+    assert default_tuners("relay", "cpu", "model").split(",")[-1:] == ["onnxruntime"]
     assert "xgboost" not in default_tuners("relax", "cpu", "model")
-    assert Tuner.parse("torch").refusal("relax", "cpu") and not Tuner.parse("torch").refusal("relax", "cpu", "model")
-
-
-FAKE_TORCH = '''
-import contextlib
-__version__ = "0"
-inference_mode, from_numpy, set_num_threads = contextlib.nullcontext, lambda array: array, lambda count: None
-def compile(module):
-    module.compiled = True
-    return module
-'''
-FAKE_ONNX2TORCH = '''
-import torchvision
-from torchvision.ops import roi_align
-class Tensor:
-    def __init__(self, array): self.array = array
-    def numpy(self): return self.array
-class Graph:
-    nodes = ()
-class Module:
-    compiled, graph = False, Graph
-    def recompile(self): pass
-    def eval(self): return self
-    def __call__(self, x): return Tensor(x * (2 if self.compiled else 3))
-def convert(model):
-    assert "Dropout" not in [n.op_type for n in model.graph.node]
-    return Module()
-'''
-
-
-def test_torch_reads_what_onnx2torch_does_not_and_needs_no_torchvision(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    (tmp_path / "onnx2torch.py").write_text(FAKE_ONNX2TORCH)
-    for name in ("torch", "onnx2torch", "torchvision", "torchvision.ops"):
-        monkeypatch.setitem(sys.modules, name, None)  # so that it is as before afterwards
-        del sys.modules[name]
-    monkeypatch.syspath_prepend(tmp_path)
-    looked = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torchvision" else looked(n))
-    keep_inputs({"x": np.ones(2, np.float32)}, tmp_path / "in.npz")
-    file = tmp_path / "net.onnx"
-    make = onnx.helper
-    nodes = [
-        make.make_node("Constant", [], ["three"], value=onnx.numpy_helper.from_array(np.full(2, 3, np.float32))),
-        make.make_node("Dropout", ["x"], ["same", "mask"]), make.make_node("Mul", ["same", "three"], ["y"]),
-    ]  # fmt: skip
-    given, result = (make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
-    onnx.save(make.make_model(make.make_graph(nodes, "net", [given], [result])), str(file))
-    readable = peers_graph._readable(file).graph
-    assert [n.op_type for n in readable.node] == ["Identity", "Mul"] and readable.node[0].output == ["same"]
-    assert [i.name for i in readable.initializer] == ["three"]
-    model = {"onnx": str(file), "title": "net", "inputs": str(tmp_path / "in.npz")}
-    assert peers_graph.build_torch(model, 1)["schedule"] == "torch 0"
-    inputs = {"x": np.ones(2, np.float32)}
-    assert peers_graph.open_torch(file, inputs, 1).outputs()[0][0] == 3.0
-    assert peers_graph.open_torchcompile(file, inputs, 1).outputs()[0][0] == 2.0
-    with pytest.raises(UnsupportedOperator, match="torchvision is not installed"):
-        sys.modules["torchvision"].ops.nms()
-
-
-def test_a_shape_that_is_known_is_no_tensor(tmp_path):
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnx2torch") is None:
-        pytest.skip(f"PyTorch is not installed: {peers_graph.REMEDY}")
-    x = np.arange(8, dtype=np.float32).reshape(2, 4)
-    make, file = onnx.helper, tmp_path / "net.onnx"
-    shape = onnx.numpy_helper.from_array(np.array([4, -1]), "shape")
-    nodes = [make.make_node("Reshape", ["x", "shape"], ["z"]), make.make_node("Relu", ["z"], ["y"])]
-    given = make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 4])
-    result = make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 2])
-    model = make.make_model(make.make_graph(nodes, "net", [given], [result], [shape]), ir_version=8,
-                            opset_imports=[make.make_opsetid("", 13)])  # fmt: skip
-    onnx.save(model, str(file))
-    outputs = peers_graph.open_torch(file, {"x": x}, 1).outputs()
-    assert (outputs[0] == x.reshape(4, 2)).all()
-    module = peers_graph._with_known_shapes(importlib.import_module("onnx2torch").convert(str(file)))
-    assert [n.op for n in module.graph.nodes if n.op.startswith("call")] == ["call_function", "call_module"]
+    other = Tuner.parse("onnxruntime")
+    assert other.refusal("relax", "cpu") and not other.refusal("relax", "cpu", "model")
 
 
 def test_a_model_that_onnxruntime_cannot_run_is_no_harm_to_others(tmp_path):

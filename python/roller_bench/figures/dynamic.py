@@ -16,14 +16,12 @@ from roller_bench.jobs import run_job
 from roller_bench.latency import medians_in_turns
 from roller_bench.machine import cpu_id
 from roller_bench.open_models import MODELS, OpenModel
-from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
+from roller_bench.running import Runnable, keep_inputs, relative_error
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError
 from roller_tvm.folders import work_folder
 from roller_tvm.planner.explain.words import table
 from roller_tvm.stats import geomean
-from roller_tvm.tvm_env.pin import pin_calling_thread
-from roller_tvm.tvm_env.threads import set_threads
 
 OPEN, STATIC, ORT = "open", "static", "onnxruntime"
 #: Seconds in which the implementations take turns, and seconds after which a build is given up.
@@ -109,7 +107,7 @@ def _measured(want: dict[str, Any], folder: Path, units: int) -> dict[str, Any]:
     with work_folder() as place:
         inputs = Path(place, "inputs.npz")
         keep_inputs(model.values(sizes), inputs)
-        opener = f"{__name__}:open_built"
+        opener = "roller_bench.running:open_built"
         asked = {kind: Runnable(opener, own["file"], str(inputs), units) for kind, own in built.items()}
         asked[ORT] = Runnable("roller_bench.peers_graph:open_onnxruntime", str(model.path), str(inputs), units)
         seconds, answers = medians_in_turns(asked, SECONDS)
@@ -152,17 +150,6 @@ def build(path: str, shapes: dict[str, list[int]] | None, file: str, units: int)
     model = roller_tvm.compile(path, shapes=given, threads=units)
     model.save(file)
     return {"seconds": time.perf_counter() - begun, "left": len(model.report().left_to_tvm)}
-
-
-def open_built(file: Path, inputs: Arrays, threads: int) -> Running:
-    """Open a built model; its inputs are handed over in each run, as those of open extents are."""
-    import roller_tvm
-
-    model, given = roller_tvm.load(str(file), threads=threads), dict(inputs)
-    set_threads(threads)
-    model.run(given)  # the pool exists from here on
-    pin_calling_thread()
-    return Running(lambda: model.run(given), lambda: [np.asarray(a) for a in model.run(given)])
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

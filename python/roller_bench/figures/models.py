@@ -21,13 +21,16 @@ from roller_bench.torch_models import MODELS
 from roller_tvm.children import environment
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError, RollerError
+from roller_tvm.models.line import Request, model_line
+from roller_tvm.session import Session
 from roller_tvm.stats import geomean
+from roller_tvm.tvm_env.locate import usable_line
 from roller_tvm.tvm_env.threads import set_threads
 
 OURS, ORT = "ours", "onnxruntime"
 #: Implementation -> what opens a model in it, as `Runnable` has it.
 OPENERS = {
-    OURS: "roller_bench.relax_models:open_model", ORT: "roller_bench.peers_graph:open_onnxruntime",
+    OURS: "roller_bench.running:open_built", ORT: "roller_bench.peers_graph:open_onnxruntime",
     "inductor": "roller_bench.torch_models:open_inductor", "openvino": "roller_bench.peers_graph:open_openvino",
 }  # fmt: skip
 
@@ -105,16 +108,10 @@ def _file(args: argparse.Namespace, name: str, suffix: str) -> Path:
 
 def _build(args: argparse.Namespace, name: str, threads: int) -> None:
     """Build a model as its user does, by prediction alone."""
-    from roller_bench.relax_models import roller_build
-    from roller_tvm.relax import load_model
-    from roller_tvm.relax.targets import make_target
-
     start = time.perf_counter()
-    inputs = read_inputs(_file(args, name, "npz"))
-    imported = load_model(str(_file(args, name, "onnx")), {n: list(a.shape) for n, a in inputs.items()}, None)
-    target = make_target({"kind": "llvm", "num-cores": threads})
-    part = _file(args, name, "part.so")
-    roller_build(imported, target, part, None)
+    shapes = {n: tuple(a.shape) for n, a in read_inputs(_file(args, name, "npz")).items()}
+    session = Session(model_line(usable_line("building a model")), Request(shapes=shapes, threads=threads))
+    part = session.read(str(_file(args, name, "onnx"))).save(_file(args, name, "part.so"))
     part.replace(_file(args, name, "so"))
     print(f"{name}: built in {time.perf_counter() - start:.1f} s", flush=True)
 
