@@ -260,6 +260,7 @@ class Model:
         finally:  # after Ctrl-C, too: what is decided is recorded
             result = made.finish()
         self._take(made.start)
+        self.threads = use_threads(self._session.request.threads, self._session.threads)
         return result
 
     def _take(self, loaded: LoadedModel) -> None:

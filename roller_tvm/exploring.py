@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import UsageError, last_line
+from .errors import UsageError
 from .explore.result import ExploreResult
-from .explore.rule import Rule
-from .explore.running import Exploration, faster
+from .explore.running import Exploration
 from .folders import work_folder
+from .forms import Forms
 from .models.arguments import Signature
 from .tuning.numerics import make_inputs
 
@@ -61,6 +61,8 @@ class ModelExploration:
         self.session, self.place, self.seconds = session, place, dict[str, float]()
         self._folder: tempfile.TemporaryDirectory[str] | None = work_folder()
         self._clock, self._step = time.perf_counter(), "build"
+        self._end: float | None = None
+        session.adopt(place)
         self.inputs = inputs if inputs is not None else seeded(session.inputs)
         loaded = session.load()
         self.start = loaded
@@ -109,17 +111,31 @@ class ModelExploration:
     ) -> None:
         """Run on the inputs until all is known, or as long as is given."""
         told = None if progress is None else lambda _: progress(self)
+        self._end = None if budget_s is None else time.monotonic() + budget_s
         self.running.explore(self.arguments(self.inputs), budget_s, runs, told)
 
-    def finish(self) -> ExploreResult:
-        """Record the winners, build the model with them and without variants; return the result."""
+    @property
+    def captured(self) -> Callable[..., Any] | None:
+        """Returns the model with variants captured in CUDA graphs."""
+        found: Callable[..., Any] | None = self._made.captured
+        return found
+
+    def finish(self, online: bool = False) -> ExploreResult:
+        """Record the winners, build the model with them and without variants, try its forms; return the result.
+
+        Parameters
+        ----------
+        online : bool
+            Requests are served meanwhile: only forms are tried that need no time.
+        """
         self._next("record")
         written, notes = self._made.write(self.running.explorer, self.place, self.seconds.get("explore", 0.0))
         self.notes += notes
         if written:
             self.session.records, self.session.schedules = self.place, "roller"
             self.session.forget()
-        self._try_captured()
+        self._next("forms")
+        self.notes += Forms(self, self._end, online).run()
         self._next("link")
         self.start = self.session.load()
         self._next("done")
@@ -127,26 +143,6 @@ class ModelExploration:
             self._folder.cleanup()
             self._folder = None
         return self.result()
-
-    def _try_captured(self) -> None:
-        """Have the model built with CUDA graphs if its kernels, captured with the winners, are faster as a whole."""
-        if self._made.captured is None or self.session.job.cuda_graph:
-            return
-        self._next("graphs")
-        running, arguments = self.running, self.arguments(self.inputs)
-        try:
-            captured = self._made.captured()
-            running.alone(captured, *arguments)
-        except Exception as error:  # whatever TVM raises of kernels that cannot be captured
-            self.notes.append(f"no CUDA graphs: {last_line(error)}")
-            return
-        worth, plain, other = faster(
-            lambda: running.alone(running.call, *arguments), lambda: running.alone(captured, *arguments), Rule()
-        )  # fmt: skip
-        self.notes.append(f"CUDA graphs: {other * 1e6:.1f} us a run, {plain * 1e6:.1f} us without; "
-                          + ("taken (compile with cuda_graph=True)" if worth else "not taken"))  # fmt: skip
-        if worth:
-            self.session.capture()
 
     def result(self) -> ExploreResult:
         """Return what is known now."""
@@ -191,7 +187,7 @@ class Serving:
 
     def _finish(self) -> None:
         try:
-            self._result = self.exploration.finish()
+            self._result = self.exploration.finish(online=True)
         except BaseException as error:  # requests go on with the variants that have won
             self.error = error
 
@@ -208,7 +204,7 @@ class Serving:
         self.exploration.running.settle()
         self.exploration.running.keep()
         if self._thread is None:
-            self._result = self.exploration.finish()
+            self._result = self.exploration.finish(online=True)
         return self.result(wait=True)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,10 @@ class Session:
         self.records, self.schedules = request.records, request.schedules
         self.threads = self.aim.device.units if self.aim.device.kind == "cpu" else None
         self._built: Any = None
+        self._reread: Callable[[], Model] | None = None
+        self.forms: Mapping[str, Any] = {}
+        if self.records is not None:
+            self._form(line.kept_forms(Path(self.records), self.aim).values)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if self.records is not None and line.is_empty(Path(self.records)):
             raise BadInput("holds no records", os.fspath(self.records), "tune first, or leave the records out")
@@ -64,15 +69,19 @@ class Session:
         """Import a model from a file or from memory; return the session."""
         asked = self.request
         self._tell("import")
-        name, found = self.line.importer.import_model(
-            model, asked.shapes, asked.layout, asked.params, asked.example_inputs, asked.trusted,
-            asked.dynamic_shapes,
-        )
-        return self.take(name, found)
 
-    def take(self, name: str, model: Model) -> Session:
-        """Take an imported model; return the session."""
-        self.name, asked = name, self.request
+        def imported() -> tuple[str, Model]:
+            found: tuple[str, Model] = self.line.importer.import_model(
+                model, asked.shapes, asked.layout, asked.params, asked.example_inputs, asked.trusted,
+                asked.dynamic_shapes,
+            )
+            return found
+
+        return self.take(*imported(), lambda: imported()[1])
+
+    def take(self, name: str, model: Model, again: Callable[[], Model] | None = None) -> Session:
+        """Take an imported model, and a function that imports it again; return the session."""
+        self.name, asked, self._reread = name, self.request, again
         for extent in (*asked.bounds, *asked.likely):
             if extent not in model.symbols:
                 known = f"its open extents are {', '.join(model.symbols)}" if model.symbols else "leave the bounds out"
@@ -83,7 +92,34 @@ class Session:
         )
         if self.request.fuse_rtasks:
             self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))
+        self._job = self.line.formed(self._job, self.forms)
         return self
+
+    def _form(self, values: Mapping[str, Any]) -> None:
+        """Take the values of a form for the next job."""
+        self.forms = {**self.forms, **values}
+        if self.threads is not None:
+            self.threads = values.get("threads", self.threads)
+
+    def formed(self, values: Mapping[str, Any]) -> Session | None:
+        """Return this session with the values of a form, nothing built; None if the model cannot be read again."""
+        made = copy.copy(self)
+        made._built = None
+        made._form(values)
+        if not self.line.PREPARING & values.keys():
+            made._job = self.line.formed(self._job, values)
+            return made
+        return None if self._reread is None else made.take(self.name, self._reread(), self._reread)
+
+    def adopt(self, place: Path) -> None:
+        """Take the forms that an exploration has kept beside the records of a place."""
+        values = self.line.kept_forms(place, self.aim).values
+        if values != self.forms and (made := self.formed(values)) is not None:
+            self.become(made)
+
+    def become(self, other: Session) -> None:
+        """Go on as another session of the same model."""
+        self._job, self._built, self.forms, self.threads = other._job, other._built, other.forms, other.threads
 
     @property
     def inputs(self) -> Signature:
@@ -119,7 +155,8 @@ class Session:
         if self._built is None:
             job = self.job if self.schedules == "roller" else self._job
             self._tell("build")
-            built = self.line.build(job, self.records, self.schedules, self.request.threads, progress or self._tell)
+            built = self.line.build(job, self.records, self.schedules, self.request.threads or job.threads,
+                                    progress or self._tell)  # fmt: skip
             self._check_planned(getattr(built, REPORT).left() if self.schedules == "roller" else "")
             self._built = built
         return self._built
@@ -131,11 +168,6 @@ class Session:
             raise NotPlanned(left, self.name, remedy)
         if left:
             warnings.warn(left, UnplannedWarning, stacklevel=4)
-
-    def capture(self) -> None:
-        """Have kernels captured in CUDA graphs from the next build on."""
-        self._job = replace(self._job, cuda_graph=True)
-        self._built = None
 
     def forget(self) -> None:
         """Build anew the next time, with the records as they are then."""

@@ -10,7 +10,7 @@ import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ..tvm_env import Line
 
 if TYPE_CHECKING:  # imported when used: running a built model needs neither planner nor importer
     from ..roller.rprogram import Plan
+    from ..session import Session
     from ..tuning.explorable import Explorable
     from .importing import Importer, Model
     from .package import LoadedModel
@@ -115,6 +116,10 @@ class Job:
         The line's ``FuseRTasks``.
     prepared : bool
         Whether the module is legalized and fused already (Relax).
+    arranged : str, optional
+        The arrangement of activations to insist on (``PlanLayout``).
+    threads : int, optional
+        Threads of TVM's pool, unless the user gives another number.
     """
 
     model: Model
@@ -129,6 +134,46 @@ class Job:
     likely: Mapping[str, int] = field(default_factory=dict)
     prove: bool = False
     cuda_graph: bool = False
+    arranged: str | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to build or to run a whole model, which an exploration tries beside the one in use.
+
+    Parameters
+    ----------
+    name : str
+        In messages.
+    values : dict
+        Fields of `Job`, as JSON values: what is kept if it is taken. `fuse` is true for the line's ``FuseRTasks``.
+    why : str
+        Why it is not tried.
+    online : bool
+        Whether it costs so little that it is tried while requests are served.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    why: str = ""
+    online: bool = False
+
+
+@dataclass(frozen=True)
+class KeptForms:
+    """Forms of a model that explorations have tried.
+
+    Parameters
+    ----------
+    values : dict
+        Of those taken.
+    tried : tuple of str
+        Names.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    tried: tuple[str, ...] = ()
 
 
 class ModelLine(ABC):
@@ -153,6 +198,8 @@ class ModelLine(ABC):
     example: str
     place: str
     lays_out: bool
+    #: Values of forms that are taken before a job is prepared.
+    PREPARING = frozenset({"winograd", "arranged"})
 
     @property
     def importer(self) -> Importer:
@@ -249,6 +296,30 @@ class ModelLine(ABC):
         memory_bytes : int
             Most bytes of weights in further layouts.
         """
+
+    def forms(self, job: Job, threads: int) -> Sequence[Form]:
+        """Return the forms of a model that are no choice of one operator; `threads` are those in use."""
+        return ()
+
+    def kept_forms(self, place: Path, aim: Aim) -> KeptForms:
+        """Return the forms kept beside records."""
+        return KeptForms()
+
+    def keep_forms(self, place: Path, aim: Aim, forms: KeptForms) -> None:  # noqa: B027
+        """Keep forms beside records."""
+
+    def formed(self, job: Job, values: Mapping[str, Any]) -> Job:
+        """Return a job with the values of a form; not prepared yet, if one of `PREPARING` is among them."""
+        made = replace(job, **{name: value for name, value in values.items() if name != "fuse"})
+        return replace(made, fuse=self.fusion(made, "best")) if values.get("fuse") else made
+
+    def changes(self, session: Session, made: Session, form: Form) -> str:
+        """Return why a session's form is no other model, or ''."""
+        return ""
+
+    def terms(self, job: Job) -> int:
+        """Return the terms of one sum that rounds as much as all of a prepared job's operators in a row."""
+        return 1
 
     @abstractmethod
     def fused(self, job: Job, built: Any) -> Any:

@@ -42,7 +42,8 @@ def explorable(
     if target.kind.name != "llvm":
         raise UsageError(f"is for {target.kind.name}", "explore", "tune, or take a CPU or an NVIDIA GPU as the target")
     with Pool(threads, threads, MODULE) as pool:
-        pool.start()  # they import TVM meanwhile
+        if top > 1:  # else there is nothing to check
+            pool.start()  # they import TVM meanwhile
         tell("plan")
         classes = plan(job, records, top, share, least)
         tell("compile")

@@ -22,6 +22,9 @@ from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .layout_cost import LayoutCosts
 
+#: Arrangements that can be insisted on.
+ARRANGEMENTS = ("NCHW", "NHWC", "blocked")
+
 
 @dataclass
 class LayoutReport:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..device import DeviceSpec, device_for_target, load_device
 from ..errors import BadInput, RecordError
-from ..models.line import Aim, Job, ModelLine, Retune
+from ..models.line import Aim, Form, Job, KeptForms, ModelLine, Retune
 from ..models.planning import with_relax_llvm
 from ..tools import tool
 
 if TYPE_CHECKING:
     from ..models.package import LoadedModel
     from ..roller.rprogram import Plan
+    from ..session import Session
     from ..tuning.explorable import Explorable
 
 
@@ -80,7 +82,7 @@ class RelaxModels(ModelLine):
 
         if job.prepared:
             return job
-        mod = prepare(self._telling(job), job.aim.target, job.buckets, job.aim.device, job.winograd)
+        mod = prepare(self._telling(job), job.aim.target, job.buckets, job.aim.device, job.winograd, job.arranged)
         return replace(job, model=replace(job.model, mod=mod), buckets=None, prepared=True)
 
     def _telling(self, job: Job) -> Any:
@@ -141,6 +143,50 @@ class RelaxModels(ModelLine):
         from .exploring import explorable
 
         return explorable(self.prepared(job), records, top, share, least, folder, threads, memory_bytes, tell)
+
+    def forms(self, job: Job, threads: int) -> Sequence[Form]:
+        if job.aim.device.kind != "cpu":
+            return () if job.cuda_graph else (Form("CUDA graphs", {"cuda_graph": True}, online=True),)
+        names = " ".join(str(var.name_hint) for var in job.model.mod.get_global_vars())
+        none = "" if "conv2d" in names else "there is no convolution"
+        direct = "" if "winograd" in names else "no convolution is computed by Winograd's algorithm"
+        fewer = max(1, threads // 2)
+        return (
+            Form("direct convolutions", {"winograd": False}, direct),
+            Form("activations as NCHW", {"arranged": "NCHW"}, none),
+            Form("activations in blocks of channels", {"arranged": "blocked"}, none),
+            Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else ""),
+            Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
+        )
+
+    def changes(self, session: Session, made: Session, form: Form) -> str:
+        from ..tir.nodes import structurally_equal
+
+        if self.PREPARING & form.values.keys():
+            same = structurally_equal(session.job.model.mod, made.job.model.mod)
+            return "it changes nothing in this model" if same else ""
+        if form.values.get("fuse"):
+            made.load()
+            return "" if made.fused().functions else "no kernels are predicted to gain"
+        return ""
+
+    def kept_forms(self, place: Path, aim: Aim) -> KeptForms:
+        from .choices import Choices
+
+        found = Choices.read(place, aim.target)
+        return KeptForms(found.forms, found.tried)
+
+    def keep_forms(self, place: Path, aim: Aim, forms: KeptForms) -> None:
+        from .choices import Choices
+
+        known = Choices.read(place, aim.target)
+        replace(known, forms=forms.values, tried=forms.tried).write(place, aim.target)
+
+    def terms(self, job: Job) -> int:
+        from .tasks import extract_tasks, reduction_terms
+
+        each = [(reduction_terms(task.func), task.weight) for task in extract_tasks(job.model.mod)]
+        return ceil(sum(weight * sqrt(terms) for terms, weight in each) ** 2)
 
     def fused(self, job: Job, built: Any) -> Any:
         return job.fuse.report

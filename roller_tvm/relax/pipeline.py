@@ -70,7 +70,7 @@ CAPTURE = "relax.backend.use_cuda_graph"
 
 def prepare(
     mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None = None,
-    device: DeviceSpec | str | None = None, winograd: bool = True,
+    device: DeviceSpec | str | None = None, winograd: bool = True, arranged: str | None = None,
 ) -> Any:  # fmt: skip
     """Return a Relax module legalized, folded and fused: every PrimFunc is one task.
 
@@ -84,8 +84,8 @@ def prepare(
         Sizes of open extents for which static functions are made (`dynamic.Buckets`).
     device : DeviceSpec or str, optional
         For which activations are laid out; by default the one that follows from the target.
-    winograd : bool
-        See `PlanLayout`.
+    winograd, arranged
+        See `PlanLayout`; `arranged` is its `only`.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def prepare(
             raise BadInput("it was prepared before its buckets were known", "module", "give 'buckets' to prepare")
         return mod
     _require_relax(mod)
-    cpu = [PlanLayout(target, device, winograd=winograd), CutLongSums(target, device)]
+    cpu = [PlanLayout(target, device, arranged, winograd), CutLongSums(target, device)]
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
         KeepCallbacks(),
@@ -249,12 +249,13 @@ def roller_pipeline(
     winograd: bool = True,
     fast_math: bool = False,
     prove: bool = False,
+    arranged: str | None = None,
 ) -> Any:
     """Return the whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     Parameters
     ----------
-    target, device, buckets, winograd
+    target, device, buckets, winograd, arranged
         See `prepare`.
     database, tf32, fuse_rtasks, progress, fast_math, prove
         See `schedule`.
@@ -272,7 +273,7 @@ def roller_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
-        prepared = prepare(mod, full, buckets, device, winograd)
+        prepared = prepare(mod, full, buckets, device, winograd, arranged)
         scheduled, report = schedule(
             prepared, full, database, device, top, tf32, fuse_rtasks, progress, fast_math, prove
         )
@@ -340,6 +341,10 @@ def build(
     if params:
         mod = bound(mod, params)
     full, take, reports = make_target(target), TakeHost(), list[Report]()
+    chosen = _choices(database if schedules != "tvm" else None, full)
+    threads, winograd = threads or chosen.forms.get("threads"), winograd and chosen.forms.get("winograd", True)
+    fuse_rtasks = fuse_rtasks or bool(chosen.forms.get("fuse"))
+    cuda_graph = cuda_graph or bool(chosen.forms.get("cuda_graph"))
     use_threads(threads, device_of(device, full).units if full.kind.name == "llvm" else None)
     if schedules == "tvm":
         pipeline: Any = "default"
@@ -347,6 +352,7 @@ def build(
         pipeline = roller_pipeline(
             full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
             progress=progress, winograd=winograd, fast_math=fast_math, prove=prove,
+            arranged=chosen.forms.get("arranged"),
         )
     if full.kind.name == "llvm" and schedules != "tvm":
         executable = compile_model(mod, full, pipeline, progress)
@@ -362,15 +368,15 @@ def build(
                 scope.enter_context(cubins.apart())
             executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
-    setattr(executable, REPORT, _told(full, reports))
+    setattr(executable, REPORT, _told(full, reports, chosen))
     return executable
 
 
-def _told(target: Any, reports: Sequence[Report]) -> ModelReport:
+def _told(target: Any, reports: Sequence[Report], chosen: Choices) -> ModelReport:
     """Return the report of a model."""
     if not reports:
         return ModelReport(str(target))
-    return ModelReport(str(target), reports[-1].kernels(), choices=tuple(reports[-1].choices))
+    return ModelReport(str(target), reports[-1].kernels(), choices=(*chosen.words(), *reports[-1].choices))
 
 
 def _choices(database: Any, target: Any) -> Choices:

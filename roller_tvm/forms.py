@@ -1,0 +1,124 @@
+"""Forms of a whole model, tried once its operators have settled: built with one choice turned, and run beside it.
+
+A form is no choice of one operator: Winograd's algorithm or direct convolutions, how activations are arranged, kernels
+side by side, the number of threads, CUDA graphs. One is tried after the other; what is faster is kept for the next.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .errors import RollerError, last_line
+from .explore.rule import Rule
+from .explore.running import faster
+from .models.line import Form, KeptForms
+from .tuning.numerics import difference
+from .tvm_env import use_threads, wanted_threads
+
+if TYPE_CHECKING:
+    from .exploring import ModelExploration
+    from .session import Session
+
+
+class Forms:
+    """The trial of a model's forms.
+
+    Parameters
+    ----------
+    whole : ModelExploration
+        Its winners are recorded.
+    end : float, optional
+        Time of ``time.monotonic`` at which it ends.
+    online : bool
+        Requests are served meanwhile.
+    """
+
+    def __init__(self, whole: ModelExploration, end: float | None, online: bool) -> None:
+        self.whole, self.end, self.online, self.session = whole, end, online, whole.session
+        self.kept: KeptForms = self.session.line.kept_forms(whole.place, self.session.aim)
+
+    def run(self) -> list[str]:
+        """Try them, have the session take what is faster, and return what became of each."""
+        line, session, told = self.session.line, self.session, list[str]()
+        for form in line.forms(session.job, use_threads(session.request.threads, session.threads)):
+            if form.name in self.kept.tried:
+                continue
+            why, took = self._refusal(form), ""
+            if not why:
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # of kernels without records or plans: it is a trial
+                        why, took = self._tried(form)
+                except RollerError as error:
+                    why = error.what
+                except Exception as error:  # whatever TVM raises of a model in this form
+                    why = last_line(error)
+            told.append(f"{form.name}: {took or f'not tried, {why}'}")
+        return told
+
+    def _refusal(self, form: Form) -> str:
+        if form.why:
+            return form.why
+        if self.online and not form.online:
+            return "requests are being served: explore offline"
+        if not self.whole.running.done:
+            return "the operators have not settled"
+        if self.end is not None and time.monotonic() >= self.end:
+            return "the budget is spent"
+        if (count := form.values.get("threads")) is not None and wanted_threads(count) != count:
+            return "their number was given"
+        if count is not None and self.session.request.threads is not None:
+            return "their number was given"
+        return ""
+
+    def _tried(self, form: Form) -> tuple[str, str]:
+        """Return why a form was not tried after all, or what became of it."""
+        session = self.session
+        made = session.formed(form.values)
+        if made is None:
+            return "the model cannot be imported again", ""
+        changed = session.line.changes(session, made, form)
+        if changed:
+            return changed, ""
+        plain, other = self._ways(made, form)
+        if wrong := self._wrong(plain, other):
+            return f"its results differ: {wrong}", ""
+
+        def ready(number: int) -> None:
+            use_threads(session.request.threads, (session, made)[number].threads)
+
+        worth, before, after = faster(plain, other, Rule(), self.end, ready)
+        ready(int(worth))
+        self._keep(form, worth)
+        if worth:
+            session.become(made)
+        told = f"{after * 1e6:.1f} us a run, {before * 1e6:.1f} us without"
+        more = ": explore again, for its operators" if session.line.PREPARING & form.values.keys() else ""
+        return "", f"{told}; {f'taken (kept beside the records){more}' if worth else 'not taken'}"
+
+    def _ways(self, made: Session, form: Form) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        """Return functions that run the model as it is, and in a form; requests wait meanwhile."""
+        whole, running = self.whole, self.whole.running
+        if "cuda_graph" in form.values and (captured := whole.captured) is not None:
+            arguments, calls = whole.arguments(whole.inputs), (running.call, captured())
+            plain, other = (partial(running.alone, call, *arguments) for call in calls)
+            return plain, other
+        loaded = [self.session.load(), made.load()]
+        plain, other = (partial(running.alone, one.call, *one.arguments(whole.inputs)) for one in loaded)
+        return plain, other
+
+    def _wrong(self, plain: Callable[[], Any], other: Callable[[], Any]) -> str:
+        """Return how the results of two ways differ, or ''."""
+        loaded, terms = self.whole.loaded, self.session.line.terms(self.session.job)
+        pairs = zip(loaded.outputs(other()), loaded.outputs(plain()), strict=True)
+        return next((why for got, right in pairs if (why := difference(got, right, terms))), "")
+
+    def _keep(self, form: Form, worth: bool) -> None:
+        """Write what became of a form beside the records."""
+        values = {**self.kept.values, **(form.values if worth else {})}
+        self.kept = KeptForms(values, (*self.kept.tried, form.name))
+        self.session.line.keep_forms(self.whole.place, self.session.aim, self.kept)

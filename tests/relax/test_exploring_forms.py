@@ -1,0 +1,128 @@
+"""Forms of a whole model: built with one choice turned, compared, kept where they are said to be faster."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+import roller_tvm  # noqa: E402
+from roller_tvm import exploring, forms  # noqa: E402
+from roller_tvm.errors import RecordError  # noqa: E402
+from roller_tvm.relax import choices, layout_cost  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from .networks import LLVM, module, run, values  # noqa: E402
+
+CPU = device("avx512")
+OP = relax.op
+
+
+def convolutions():
+    """A network that Winograd's algorithm suits, and its answer."""
+    weights, x = values(32, 32, 3, 3), values(1, 32, 20, 20)
+
+    def body(b, x):
+        return b.emit(OP.nn.relu(b.emit(OP.nn.conv2d(x, relax.const(weights), padding=1))))
+
+    mod = module(body, x.shape)
+    return mod, x, run(tvm.compile(mod, tvm.target.Target("llvm")), x)[0]
+
+
+def product():
+    weights, x = values(16, 16), values(8, 16)
+    mod = module(lambda b, x: b.emit(OP.nn.relu(b.emit(OP.matmul(x, relax.const(weights))))), (8, 16))
+    return mod, x, np.maximum(x @ weights, 0)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """Names of forms that are said to be faster, and those that were run."""
+    told = {"faster": [], "ran": []}
+    keep = forms.Forms._keep
+
+    def kept(own, form, worth):
+        told["ran"].append(form.name)
+        keep(own, form, form.name in told["faster"])
+        return worth
+
+    def tried(own, form):
+        with monkeypatch.context() as patch:
+            answer = form.name in told["faster"], 2e-6, 1e-6
+            patch.setattr(forms, "faster", lambda plain, other, rule, end, ready: (ready(1), other(), answer)[-1])
+            return original(own, form)
+
+    original = forms.Forms._tried
+    monkeypatch.setattr(forms.Forms, "_keep", kept)
+    monkeypatch.setattr(forms.Forms, "_tried", tried)
+    return told
+
+
+def notes_of(result):
+    return dict(note.split(": ", 1) if "threads" not in note else note.rsplit(": ", 1) for note in result.notes)
+
+
+def test_what_is_faster_is_kept_for_this_model_and_for_others(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(layout_cost, "GAIN", 0.0)  # Winograd's algorithm wherever it applies
+    mod, x, expected = convolutions()
+    model = roller_tvm.compile(mod, LLVM, device=CPU)
+    inputs = {next(iter(model.inputs)): x}
+    assert any("winograd" in plan.kernel for plan in model.report().plans)
+    said["faster"] += ["direct convolutions", "threads: 1"]
+    result = model.explore(inputs, top=1, records=tmp_path / "records")
+    notes = notes_of(result)
+    assert "taken (kept" in notes["direct convolutions"] and "explore again" in notes["direct convolutions"]
+    assert notes["activations in blocks of channels"].endswith("us without; not taken")
+    assert notes["activations as NCHW"] == "not tried, it changes nothing in this model"
+    assert "taken (kept" in notes["threads: 1"] and model.threads == 1
+    ran = list(said["ran"])
+    assert ran == ["direct convolutions", "activations in blocks of channels", "threads: 1"]
+    np.testing.assert_allclose(model.run(inputs)[0], expected, rtol=1e-3, atol=1e-3)
+    fresh = roller_tvm.compile(mod, LLVM, device=CPU, records=tmp_path / "records")
+    assert fresh.threads == 1 and {"winograd: False", "threads: 1"} <= set(fresh.report().choices)
+    assert [p.kernel for p in fresh.report().plans] == [p.kernel for p in model.report().plans]
+    assert not any("winograd" in plan.kernel for plan in fresh.report().plans)
+    np.testing.assert_allclose(fresh.run(inputs)[0], expected, rtol=1e-3, atol=1e-3)
+    again = roller_tvm.compile(mod, LLVM, device=CPU)
+    again.explore(inputs, top=1, records=tmp_path / "records")
+    assert said["ran"] == ran and again.threads == 1  # each is tried once
+    assert not any("winograd" in plan.kernel for plan in again.report().plans)
+
+
+def test_what_cannot_be_turned_is_told(said, tmp_path, monkeypatch):
+    mod, x, expected = product()
+    model = roller_tvm.compile(mod, LLVM, device=CPU, threads=1)
+    inputs = {next(iter(model.inputs)): x}
+    notes = notes_of(model.explore(inputs, top=1, records=tmp_path / "records"))
+    assert notes["direct convolutions"] == "not tried, no convolution is computed by Winograd's algorithm"
+    assert notes["activations as NCHW"] == "not tried, there is no convolution"
+    assert notes["kernels side by side"] == "not tried, no kernels are predicted to gain"
+    assert notes["threads: 1"] == "not tried, there is one already" and not said["ran"]
+    made = exploring.ModelExploration(model._session, tmp_path / "others", inputs, 1)
+    made.explore(1e-9, None, None)
+    assert "kernels side by side: not tried, the budget is spent" in made.finish().notes
+    made = exploring.ModelExploration(model._session, tmp_path / "more", inputs, 1)
+    assert "kernels side by side: not tried, requests are being served: explore offline" in made.finish(True).notes
+    np.testing.assert_allclose(model.run(inputs)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_form_with_other_results_is_not_taken(said, tmp_path, monkeypatch):
+    mod, x, _ = product()
+    model = roller_tvm.compile(mod, LLVM, device=CPU)
+    monkeypatch.setattr(forms, "difference", lambda got, right, terms: "error 1 at magnitude 1")
+    said["faster"].append("threads: 1")
+    result = model.explore({next(iter(model.inputs)): x}, top=1, records=tmp_path / "records")
+    assert "threads: 1: not tried, its results differ: error 1 at magnitude 1" in result.notes
+    assert not said["ran"] and model.threads == 2
+
+
+@pytest.mark.parametrize("forms", [{"winograd": True}, {"threads": 0}, {"arranged": "CHWN"}, {"other": 1}, []])
+def test_forms_that_do_not_exist_are_refused(tmp_path, forms):
+    target = tvm.target.Target(LLVM)
+    choices.Choices(forms={"threads": 2}).write(tmp_path, target)
+    assert choices.Choices.read(tmp_path, target).forms == {"threads": 2}
+    choices.Choices(forms=forms).write(tmp_path, target)
+    with pytest.raises(RecordError, match="form"):
+        choices.Choices.read(tmp_path, target)
