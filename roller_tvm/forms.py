@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .exploring import ModelExploration
     from .session import Session
 
+#: Why a form has to wait for another exploration.
+SPENT = "the budget is spent"
+
 
 class Forms:
     """The trial of a model's forms.
@@ -67,13 +70,17 @@ class Forms:
             return "requests are being served: explore offline"
         if not self.whole.running.done:
             return "the operators have not settled"
-        if self.end is not None and time.monotonic() >= self.end:
-            return "the budget is spent"
+        if self._late:
+            return SPENT
         if (count := form.values.get("threads")) is not None and wanted_threads(count) != count:
             return "their number was given"
         if count is not None and self.session.request.threads is not None:
             return "their number was given"
         return ""
+
+    @property
+    def _late(self) -> bool:
+        return self.end is not None and time.monotonic() >= self.end
 
     def _tried(self, form: Form) -> tuple[str, str]:
         """Return why a form was not tried after all, or what became of it."""
@@ -93,6 +100,8 @@ class Forms:
 
         worth, before, after = faster(plain, other, Rule(), self.end, ready)
         ready(int(worth))
+        if not worth and self._late:
+            return SPENT, ""
         self._keep(form, worth)
         if worth:
             session.become(made)

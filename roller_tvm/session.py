@@ -58,8 +58,6 @@ class Session:
         self._built: Any = None
         self._reread: Callable[[], Model] | None = None
         self.forms: Mapping[str, Any] = {}
-        if self.records is not None:
-            self._form(line.kept_forms(Path(self.records), self.aim).values)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if self.records is not None and line.is_empty(Path(self.records)):
             raise BadInput("holds no records", os.fspath(self.records), "tune first, or leave the records out")
@@ -82,6 +80,8 @@ class Session:
     def take(self, name: str, model: Model, again: Callable[[], Model] | None = None) -> Session:
         """Take an imported model, and a function that imports it again; return the session."""
         self.name, asked, self._reread = name, self.request, again
+        if self.records is not None:
+            self._form({**self.line.kept_forms(Path(self.records), self.aim).values, **self.forms})
         for extent in (*asked.bounds, *asked.likely):
             if extent not in model.symbols:
                 known = f"its open extents are {', '.join(model.symbols)}" if model.symbols else "leave the bounds out"
@@ -146,6 +146,7 @@ class Session:
     def tune(self, trials: int, place: Any = None, tasks: Any = "all", **options: Any) -> Any:
         """Tune into records, by default a temporary place, and build with them from now on; return a `TuneResult`."""
         place = self.place_for(place)
+        self.adopt(place)
         result = self.line.tune(self.job, place, trials, tasks, **options)
         self.records, self.schedules, self._built = place, "roller", None
         return result

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,14 @@ def read_model(args: argparse.Namespace, session: Session) -> None:
         existing(args.params, "weights, or leave --params out")
         if args.FILE.suffix in WITH_WEIGHTS:
             raise UsageError(f"{args.FILE} holds its own weights", "--params", "leave it out")
-    start = time.perf_counter()
-    model = session.line.importer.load(args.FILE, shapes, args.desired_layout, args.params, trusted=args.trust_model)
+    start, importer = time.perf_counter(), session.line.importer
+    load = partial(importer.load, args.FILE, shapes, args.desired_layout, args.params, trusted=args.trust_model)
+    model = load()
     told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in model.inputs.items())
     say(f"{args.FILE}: {told} ({time.perf_counter() - start:.1f} s to import)")
     for note in model.notes:
         say(f"  note: {note}")
-    session.take(str(args.FILE), model)
+    session.take(str(args.FILE), model, load)
 
 
 def say(*words: Any) -> None:

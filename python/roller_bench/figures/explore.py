@@ -13,6 +13,7 @@ from typing import Any
 
 from roller_bench.figures import NETWORKS, add_out, append_lines, names, read_lines, tell
 from roller_bench.variants import onnx_model
+from roller_tvm.forms import SPENT
 from roller_tvm.planner.explain.words import table
 
 #: Rounds of the final comparison, in turns, and runs of a round.
@@ -91,9 +92,10 @@ class Comparison:
             self.model.inputs, top=self.plans, budget=self.seconds, records=self._place("explored")
         )
         first = not any(row["piece"] == "explore" for row in self.done)
-        own = ("explore", "record", "link")  # what comes before was counted with the first piece
+        own = ("explore", "record", "forms", "link")  # what comes before was counted with the first piece
         seconds = sum(s for phase, s in result.seconds.items() if first or phase in own)
-        return {"ended": result.done, "seconds": seconds, "runs": result.runs,
+        ended = result.done and not any(SPENT in note for note in result.notes)
+        return {"ended": ended, "seconds": seconds, "runs": result.runs, "notes": list(result.notes),
                 "left_out": len(result.failed)}  # fmt: skip
 
     def _tune(self) -> dict[str, Any]:
