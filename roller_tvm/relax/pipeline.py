@@ -10,10 +10,7 @@ Three stages, each a pass of its own, so that a tuner can step in between:
 from __future__ import annotations
 
 import contextlib
-import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -21,7 +18,7 @@ from tvm import relax
 
 from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
-from ..errors import BadInput, RecordError, must_be
+from ..errors import BadInput, must_be
 from ..models.line import SCHEDULES
 from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
@@ -49,16 +46,16 @@ from .matrix_products import MatrixProducts
 from .merged import MergeAxes
 from .names import LowerCaseBuffers
 from .powers import PowersAsProducts
-from .record_files import opened
+from .records_in_use import choices_beside, database_in_use, left_of, warn_of_no_record
 from .recurrent import PlanRecurrences
 from .reference import gpu_rules
 from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
 from .rtask_regions import PACKED, predicted_seconds
-from .schedule import SCHEDULED, Report, ScheduleWithRoller
+from .schedule import Report, ScheduleWithRoller
 from .size_checks import CheckSizes
 from .sums import SumsAsAdditions
-from .targets import for_other_kernels, kernels_of, make_target
+from .targets import make_target
 from .training import NormsInTraining
 from .transposed import SquaresOfPixels
 
@@ -170,18 +167,18 @@ def schedule(
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32, progress)
     fuse = RTaskFusion(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks and fuse_rtasks.fusion
     matrices = MatrixProducts(target, device)
-    with target, _database(database, target) as records:
+    with target, database_in_use(database, target) as records:
         before, recorded = mod, list[str]()
-        connect = ConnectTiles(target, device, chosen=_choices(database, target).connected)
+        connect = ConnectTiles(target, device, chosen=choices_beside(database, target).connected)
         mod = connect.kept(mod)
         if fuse and target.kind.name != "llvm":
             mod = fuse.kernels(mod)
         if records is not None:
-            unscheduled, mod = _left(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
-            recorded = sorted(unscheduled - _left(mod))
+            unscheduled, mod = left_of(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
+            recorded = sorted(unscheduled - left_of(mod))
         mod = matrices(mod)  # what was measured goes before what is predicted
-        if records is not None and database is not None and not recorded and (left := _left(mod)):
-            _warn_of_no_record(len(left), records, database)
+        if records is not None and database is not None and not recorded and (left := left_of(mod)):
+            warn_of_no_record(len(left), records, database)
         recurrences = PlanRecurrences(target, device)
         mod = recurrences(mod)
         if target.kind.name == "llvm":
@@ -341,7 +338,7 @@ def build(
     if params:
         mod = bound(mod, params)
     full, take, reports = make_target(target), TakeHost(), list[Report]()
-    chosen = _choices(database if schedules != "tvm" else None, full)
+    chosen = choices_beside(database if schedules != "tvm" else None, full)
     threads, winograd = threads or chosen.forms.get("threads"), winograd and chosen.forms.get("winograd", True)
     fuse_rtasks = fuse_rtasks or bool(chosen.forms.get("fuse"))
     cuda_graph = cuda_graph or bool(chosen.forms.get("cuda_graph"))
@@ -379,11 +376,6 @@ def _told(target: Any, reports: Sequence[Report], chosen: Choices) -> ModelRepor
     return ModelReport(str(target), reports[-1].kernels(), choices=(*chosen.words(), *reports[-1].choices))
 
 
-def _choices(database: Any, target: Any) -> Choices:
-    """Return what an exploration has chosen beside the records of a folder."""
-    return Choices.read(Path(database), target) if isinstance(database, (str, os.PathLike)) else Choices()
-
-
 def _require_relax(mod: Any) -> None:
     """Raise ``BadInput`` unless this is a module with a Relax function."""
     if not isinstance(mod, tvm.IRModule) or not any(isinstance(f, relax.Function) for _, f in mod.functions_items()):
@@ -409,49 +401,3 @@ def _target(target: Any) -> Any:
 
 def _is_prepared(mod: Any) -> bool:
     return bool(mod.attrs) and PREPARED in mod.attrs
-
-
-@contextlib.contextmanager
-def _database(given: Any, target: Any) -> Iterator[Any]:
-    """The database in scope, entered where it is given."""
-    from tvm.s_tir import meta_schedule
-
-    if given is None:
-        if (current := meta_schedule.Database.current()) is not None:
-            _check_target(current, target, "the database in scope")
-        yield current
-        return
-    if isinstance(given, (str, os.PathLike)):
-        given, where = opened(Path(given)), str(given)
-    else:
-        where = "database"
-        if not isinstance(given, meta_schedule.Database):
-            what = f"'database' must be a folder or a MetaSchedule database (got a {type(given).__name__})"
-            raise BadInput(what, where, "give the folder that tune_relax wrote")
-    _check_target(given, target, where)
-    with given:
-        yield given
-
-
-def _left(mod: Any) -> set[str]:
-    """Return the names of the PrimFuncs without a schedule."""
-    funcs = ((v, f) for v, f in mod.functions_items() if type(f).__name__ == "PrimFunc")
-    return {str(var.name_hint) for var, func in funcs if SCHEDULED not in (func.attrs or {})}
-
-
-def _warn_of_no_record(functions: int, records: Any, given: Any) -> None:
-    if not list(records.get_all_tuning_records()):
-        return
-    told = f"none of {functions} functions has a record in {given}: tuned for another model, device or layouts"
-    warnings.warn(f"{told}; Roller's plans are taken, not measured", RuntimeWarning, stacklevel=3)
-
-
-def _check_target(database: Any, target: Any, where: str) -> None:
-    """A target is no part of a database's key: records of another would be applied without a word."""
-    for other in {str(record.target) for record in database.get_all_tuning_records() if record.target is not None}:
-        if for_other_kernels(other, str(target)):
-            what = f"its records are for the target {other}, not for {target}"
-            raise RecordError(what, where, "give that target, or the records of this one")
-        if "mcpu" in kernels_of(str(target)) and "mcpu" not in kernels_of(other):
-            told = f"{where}: its records were tuned for the least CPU of their kind ({other}), not for {target}"
-            warnings.warn(f"{told}\n  remedy: tune for that target", RuntimeWarning, stacklevel=4)

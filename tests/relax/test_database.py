@@ -14,12 +14,13 @@ tvm = pytest.importorskip("tvm")
 from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase  # noqa: E402
 
 from roller_tvm.errors import BadInput, RecordError, RecordWarning  # noqa: E402
-from roller_tvm.relax import pipeline, tune, tune_tir  # noqa: E402
+from roller_tvm.relax import tune, tune_tir  # noqa: E402
 from roller_tvm.relax.candidates import make_candidates  # noqa: E402
 from roller_tvm.relax.database import Note, Store  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.record_files import NOTES, RECORDS, WORKLOADS  # noqa: E402
 from roller_tvm.relax.record_lines import check_replay  # noqa: E402
+from roller_tvm.relax.records_in_use import database_in_use  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks, normalized  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
@@ -209,9 +210,9 @@ def test_a_line_that_is_no_note_is_named(tmp_path, line):
 def test_records_for_the_least_cpu_are_told(tmp_path):
     mod, wide = M.matmul(), make_target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})
     tune_tir(mod, tvm.target.Target("llvm"), tmp_path, 0)
-    with pytest.warns(RuntimeWarning, match="tuned for the least CPU"), pipeline._database(tmp_path, wide):
+    with pytest.warns(RuntimeWarning, match="tuned for the least CPU"), database_in_use(tmp_path, wide):
         pass
-    with pytest.raises(BadInput, match="must be a folder or a MetaSchedule database"), pipeline._database(5, wide):
+    with pytest.raises(BadInput, match="must be a folder or a MetaSchedule database"), database_in_use(5, wide):
         pass
 
 
