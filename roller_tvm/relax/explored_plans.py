@@ -18,6 +18,7 @@ from .connected import ConnectTiles
 from .constants import array_of
 from .line import LINE
 from .matrix_products import MatrixProducts
+from .merged import MergeAxes
 from .modules import is_prim_func, with_functions
 from .record_files import opened
 from .schedule import SCHEDULED, refused
@@ -59,6 +60,11 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
     keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
     begun, matrix, connect = _begun(mod, target, device, records)
+    merged = {str(v.name_hint): f for v, f in begun.functions_items() if is_prim_func(f)
+              and str(v.name_hint) not in {*functions, *connect.chains}}  # fmt: skip
+    tasks |= {task.key: task for task in extract_tasks(begun) if task.name in merged}
+    keys |= {name: key for name, func in merged.items() if (key := hash_of(without_names(func))) in tasks}
+    begun = _recorded(begun, target, records)
     recorded = {str(v.name_hint) for v, f in begun.functions_items()
                 if is_prim_func(f) and str(v.name_hint) in keys and SCHEDULED in (f.attrs or {})}  # fmt: skip
     keys |= {name: chain.key for name, (chain, _) in connect.chains.items()}
@@ -85,12 +91,19 @@ def _begun(mod: Any, target: Any, device: Any, records: Any) -> tuple[Any, set[s
         connect.chosen = Choices.read(Path(records), target).connected
         with target:
             mod = connect.kept(mod)
-        with target, opened(Path(records)):
-            mod = relax.transform.MetaScheduleApplyDatabase()(mod)
+    mod = _recorded(mod, target, records)
     with target:
         matrix = MatrixProducts(target, device).chosen(mod)
         connect.without |= matrix
-        return connect(mod), matrix, connect
+        return MergeAxes(target, device, matrix)(connect(mod)), matrix, connect
+
+
+def _recorded(mod: Any, target: Any, records: Any) -> Any:
+    """Return the module with the functions scheduled that have a record."""
+    if records is None:
+        return mod
+    with target, opened(Path(records)):
+        return relax.transform.MetaScheduleApplyDatabase()(mod)
 
 
 def _planned(task: Task, device: Any, target: Any, top: int, start: str) -> Class:

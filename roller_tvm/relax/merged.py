@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tvm import relax
@@ -30,10 +31,14 @@ class MergeAxes:
     ----------
     target, device
         As of ``ScheduleWithRoller``.
+    without : collection of str
+        Functions that stay as they are.
     """
 
-    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None) -> None:
-        self.device = device_of(device, find_target(target))
+    def __init__(
+        self, target: Any = None, device: DeviceSpec | str | None = None, without: Collection[str] = ()
+    ) -> None:
+        self.device, self.without = device_of(device, find_target(target)), without
 
     def __call__(self, mod: Any) -> Any:
         """Return the module with axes merged."""
@@ -43,6 +48,7 @@ class MergeAxes:
         for var, func in mod.functions_items():
             if is_prim_func(func) and (found := self._chosen(func)) is not None:
                 chosen[var] = found
+        chosen = {var: one for var, one in chosen.items() if str(var.name_hint) not in self.without}
         if not chosen:
             return mod
         changer = _Changer(mod, chosen)

@@ -184,6 +184,9 @@ def schedule(
         if target.kind.name == "llvm":
             scheduler.plan_ahead(mod)
         mod = MergeAxes(target, device)(connect(mod))
+        if records is not None:  # those of merged axes
+            unscheduled, mod = left_of(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
+            recorded += sorted(unscheduled - left_of(mod))
         mod = scheduler(mod)
         scheduler.report.notes += [*matrices.notes, *connect.notes, *recurrences.notes]
         scheduler.report.recorded, scheduler.report.choices = recorded, connect.explored

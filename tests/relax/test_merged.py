@@ -8,10 +8,14 @@ pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+import roller_tvm  # noqa: E402
+from roller_tvm import exploring  # noqa: E402
+from roller_tvm.explore.dispatch import Table  # noqa: E402
 from roller_tvm.relax import merged  # noqa: E402
 from roller_tvm.relax.layout import PlanLayout  # noqa: E402
 from roller_tvm.relax.merged import MergeAxes  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
+from roller_tvm.tir.nodes import parameters  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
@@ -63,3 +67,26 @@ def test_what_is_concatenated_stays_in_place(monkeypatch):
 
     mod = prepare(PlanLayout(LLVM, CPU, only="NCHW")(module(body, (1, 20, 7, 7))), LLVM, device=CPU)
     assert "R.reshape" not in MergeAxes(LLVM, CPU)(mod).script()
+
+
+def test_merged_kernels_are_explored_and_recorded(monkeypatch, tmp_path):
+    monkeypatch.setattr(merged, "GAIN", 0.0)
+    monkeypatch.setattr(exploring, "LEAST", 0.0)
+    mod, x, wanted = network()
+    model = roller_tvm.compile(mod, LLVM)
+    inputs = {next(iter(model.inputs)): x}
+    made = exploring.ModelExploration(model._session, tmp_path / "records", inputs, 2)
+    own = [site for site in made.running.sites if "conv2d" in site.operator]
+    assert len(own) == 2 and all(len(site.options) >= 2 for site in own) and not made._made.failed
+    found = [known.task.func for known in made._made.known.values() if "conv2d" in known.task.name]
+    assert any(len(p.shape) == 2 for func in found for p in parameters(func))  # it is as the build has it
+    for n in range(2):
+        made.running.table.choose([min(n, len(site.options) - 1) for site in made.running.sites])
+        np.testing.assert_allclose(made.loaded.run(inputs)[0], wanted(x), rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(Table, "seconds", lambda table: [1e-6 if n else 2e-6 for n in table.chosen])
+    made.explore(None, None, None)
+    made.finish()
+    fresh = roller_tvm.compile(mod, LLVM, records=tmp_path / "records")
+    np.testing.assert_allclose(fresh.run(inputs)[0], wanted(x), rtol=1e-4, atol=1e-4)
+    how = {plan.kernel: plan.how for plan in fresh.report().plans if "conv2d" in plan.kernel}
+    assert how and set(how.values()) == {"record"}
