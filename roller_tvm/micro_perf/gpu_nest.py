@@ -107,11 +107,11 @@ class GpuNest:
             self.parts.append(slice(start, len(rows)))
         parts = zip(geometry.operands, self.parts, strict=True)
         dims = [(op.element_bytes, part.start) for op, part in parts if op.dims]
-        self._starts, self._element_bytes = [start for _, start in dims], np.array([n for n, _ in dims], np.int64)
+        self._starts, self._element_bytes = [start for _, start in dims], np.array([n for n, _ in dims], float)
         self._scalar_bytes = sum(op.element_bytes for op in geometry.operands if not op.dims)
         # Products of floats are exact up to 2**53, and much faster than those of integers.
-        self._matrix = np.array(rows, np.float64).reshape(len(rows), len(geometry.extents))
-        self._most, self._least = np.array(most, np.int64)[:, None], np.array(least, np.int64)[:, None]
+        self._matrix = np.array(rows, float).reshape(len(rows), len(geometry.extents))
+        self._most, self._least = np.array(most, float)[:, None], np.array(least, float)[:, None]
 
     @classmethod
     def of(cls, geometry: Geometry) -> GpuNest:
@@ -123,14 +123,15 @@ class GpuNest:
 
     def boxes(self, tiles: Array) -> list[Array]:
         """Return the bounding extents of each operand's tiles (see ``Operand.box``)."""
-        extents = self._extents(tiles)
+        extents = self._extents(tiles).astype(np.int64)
         return [extents[part] for part in self.parts]
 
     def _extents(self, tiles: Array) -> Array:
-        """Return the boxes of all operands, one below the other."""
-        extents = (self._matrix @ (tiles - 1)).astype(np.int64) + self._least
+        """Return the boxes of all operands, one below the other, as floats."""
+        extents = self._matrix @ (tiles - 1)
+        extents += self._least
         for row, op, d in self._divided:
-            extents[row] = _quotients(op, d, tiles)
+            extents[row] = _quotients(op, d, tiles.astype(np.int64))
         return np.minimum(extents, self._most, out=extents)
 
     def elements(self, boxes: Sequence[Array], count: int) -> list[Array]:
@@ -140,14 +141,14 @@ class GpuNest:
     def input_bytes(self, tiles: Array) -> Array:
         """Return the bytes of all operands' boxes."""
         if not self._starts:
-            return np.full(tiles.shape[1], self._scalar_bytes)
+            return np.full(tiles.shape[1], float(self._scalar_bytes))
         elements = np.multiply.reduceat(self._extents(tiles), self._starts, axis=0)
         return self._element_bytes @ elements + self._scalar_bytes
 
     def traffic_and_footprint(self, tiles: Array) -> tuple[Array, Array, Array]:
         """Return three byte counts: moved into a level by the whole operator, inputs of a tile, all that it holds.
 
-        The operator is cut into exact fractions of tiles.
+        The operator is cut into exact fractions of tiles. Tiles may be floats.
         """
         inputs = self.input_bytes(tiles)
         moved = inputs * np.multiply.reduce(self.extents / tiles, axis=0)

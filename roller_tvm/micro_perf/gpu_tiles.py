@@ -166,7 +166,53 @@ def estimates(candidates: Tiled, device: DeviceSpec) -> Times:
     return (staged_estimates if device.kind == "gpu" else quick_estimates)(candidates, device)
 
 
+@dataclass(frozen=True)
+class QuickTimes:
+    """Predicted times of staged contractions, with few effects: a column each.
+
+    Parameters
+    ----------
+    seconds : array
+    fitting, limit : array
+        Blocks that fit on a unit, and the resource that limits them.
+    resident, busiest, waves : array
+        Blocks on a unit at a time, blocks of the busiest unit, rounds of blocks over the device.
+    registers : array
+        Registers of a thread.
+    pipes : dict
+        Cycles of a step in each pipe; `near` and `shared` bytes of it, and bytes from the farthest level in all.
+    throughput, chain : array
+        Cycles of a step if pipes limit it, and if one block's own chain does.
+    """
+
+    seconds: Array
+    fitting: Array
+    limit: Array
+    resident: Array
+    busiest: Array
+    waves: Array
+    registers: Array
+    pipes: dict[str, Array]
+    throughput: Array
+    chain: Array
+    near: Array
+    shared: Array
+    far: Array
+
+
 def quick_estimates(made: Tiled, device: DeviceSpec) -> Times:
+    """Return the estimates of staged contractions, with few effects."""
+    told = quick_times(made, device)
+    bound = np.where(told.chain > told.throughput, "latency", slowest_of(told.pipes))
+    total = made.kernels.blocks * made.kernels.steps
+    moved = {device.far.name: told.far, "l2": told.near * total, "shared": told.shared * total}
+    resident = np.where(told.fitting == 0, 0, told.resident), told.limit
+    return _times(
+        made, device, told.seconds, bound, told.pipes, moved, resident, told.registers, told.busiest, told.waves
+    )
+
+
+def quick_times(made: Tiled, device: DeviceSpec) -> QuickTimes:
     """Return the predicted times of staged contractions, with few effects."""
     nest, kernels = made.nest, made.kernels
     g, boxes, elements = nest.geometry, kernels.boxes, kernels.elements
@@ -217,11 +263,10 @@ def quick_estimates(made: Tiled, device: DeviceSpec) -> Times:
     store_bytes = outputs * g.output_bytes * waste + g.epilogue_bytes
     store = store_bytes / (rates.dram * device.units) + rates.dram_latency
     seconds = (cycles + store) * rates.cycle + device.launch_overhead_us * 1e-6
-    bound = np.where(chain > throughput, "latency", slowest_of(pipes))
-    total = blocks * steps
-    moved = {device.far.name: far + store_bytes, "l2": near * total, "shared": shared_bytes * total}
-    resident = np.where(fitting == 0, 0, resident)
-    return _times(made, device, seconds, bound, pipes, moved, (resident, limit), registers, busiest, waves)
+    return QuickTimes(
+        seconds, fitting, limit, resident, busiest, waves, registers, pipes, throughput, chain, near, shared_bytes,
+        far + store_bytes,
+    )  # fmt: skip
 
 
 def staged_estimates(made: Tiled, device: DeviceSpec) -> Times:

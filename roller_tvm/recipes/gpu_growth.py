@@ -5,85 +5,108 @@ Many growths run side by side, one for each register tile: all their next steps 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..micro_perf.geometry import Tile
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
+from ..micro_perf.gpu_nest import Array, GpuNest
 
 
-@dataclass(frozen=True)
-class Growth:
-    """One growth: where it starts, and the extents that each axis may take.
+class Options:
+    """Extents that axes may take: a row for each axis and step, smallest first.
+
+    A place is the number of an extent in its row.
 
     Parameters
     ----------
-    start : Tile
-    unit : Tile
-        Tile of one thread.
-    options : sequence of sequence of int
-        For each axis, its aligned extents, smallest first.
+    rows : sequence of (options, extent)
+        Aligned extents, and the extent of their axis.
     """
 
-    start: Tile
-    unit: Tile
-    options: Sequence[Sequence[int]]
+    def __init__(self, rows: Sequence[tuple[Sequence[int], int]]) -> None:
+        self.width = max(len(options) for options, _ in rows)
+        self.last = np.array([len(options) - 1 for options, _ in rows])
+        self.extent = np.array([[*options, *[1] * (self.width - len(options))] for options, _ in rows], float)
+        self.over = np.array([[extent] for _, extent in rows]) % self.extent != 0
+        self.stands_over = bool(self.over.any())
+        divisor = np.zeros(self.extent.shape, np.int64)
+        if self.stands_over:
+            for row, (options, extent) in enumerate(rows):
+                next_ = -1
+                for place in range(len(options) - 1, -1, -1):
+                    divisor[row, place] = next_ if next_ >= 0 else place
+                    next_ = next_ if extent % options[place] else place
+        self._divisor = divisor
+
+    def next(self, row: Array, place: Array) -> Array:
+        """Return the place of the next extent, or the own if there is none.
+
+        Rows are the axes of one tile. If an axis stands over its edge, the others grow to divisors only.
+        """
+        larger = np.minimum(place + 1, self.last[row])
+        if not self.stands_over:
+            return larger
+        over = self.over[row, place]
+        several = np.add.reduce(over, axis=0, dtype=np.int64)
+        alone = (several == 0) | ((several == 1) & over)
+        return np.where(alone, larger, self._divisor[row, place])
+
+
+@dataclass(frozen=True)
+class Growths:
+    """Growths, a column each.
+
+    Parameters
+    ----------
+    options : Options
+    row : array of (spatial axes, growths)
+        Row of `options` of each axis.
+    place : array of (spatial axes, growths)
+        Places of the tiles from which they start.
+    fixed : array of (axes, growths)
+        Extents along reductions.
+    unit : array of (spatial axes, growths)
+        Tile of one thread.
+    """
+
+    options: Options
+    row: Array
+    place: Array
+    fixed: Array
+    unit: Array
+
+    def start(self, nest: GpuNest) -> Array:
+        """Return the tiles from which they start, (axes, growths)."""
+        tiles = self.fixed.astype(float)
+        tiles[nest.outer] = self.options.extent[self.row, self.place]
+        return tiles
 
 
 @dataclass(frozen=True)
 class Grown:
-    """Tiles of one growth, round by round, the best of a round first; and the tiles that broke a rule."""
+    """Tiles by growth, the starts left out: round by round, the best of a round first; and those that broke a rule.
 
-    tiles: list[Tile]
-    refused: list[Tile]
-
-
-class Options:
-    """Extents that each axis of each growth may take, with the next one: any larger, or a divisor of the axis.
-
-    Arrays of shape (spatial axes, growths, options); a place in them is the number of an option.
+    Parameters
+    ----------
+    growth : array
+        Number of the growth of each tile.
+    tiles, refused : array of (axes, N)
     """
 
-    def __init__(self, nest: GpuNest, growths: Sequence[Growth]) -> None:
-        spatial, extents = nest.spatial, nest.geometry.extents
-        width = max(len(g.options[i]) for g in growths for i in spatial)
-        known: dict[tuple[int, int], int] = {}
-        rows: list[tuple[list[int], list[int], list[int]]] = []
-        which: list[int] = []
-        for i in spatial:
-            for g in growths:
-                key = i, id(g.options[i])  # growths share the options of an axis
-                if key not in known:
-                    known[key] = len(rows)
-                    rows.append(self._row(g.options[i], extents[i], width))
-                which.append(known[key])
-        places = np.array(which).reshape(len(spatial), len(growths))
-        self.extent, self.larger, self.divisor = np.array(rows, np.int64).transpose(1, 0, 2)[:, places]
-        self.start = np.array([[g.options[i].index(g.start[i]) for g in growths] for i in spatial], np.int64)
-
-    @staticmethod
-    def _row(options: Sequence[int], extent: int, width: int) -> tuple[list[int], list[int], list[int]]:
-        """Return options, and the place of the next one and of the next divisor of each; -1 if there is none."""
-        larger, dividing = [-1] * width, [-1] * width
-        next_, divisor = -1, -1
-        for place in range(len(options) - 1, -1, -1):
-            larger[place], dividing[place] = next_, divisor
-            next_ = place
-            divisor = divisor if extent % options[place] else place
-        return [*options, *[1] * (width - len(options))], larger, dividing
+    growth: Array
+    tiles: Array
+    refused: Array
 
 
 def grown(
-    nest: GpuNest, growths: Sequence[Growth], beam: int, branches: int, refused: Callable[[Array, Array], Array],
+    nest: GpuNest, growths: Growths, beam: int, branches: int, refused: Callable[[Array, Array], Array],
     most_threads: int | None = None,
-) -> list[Grown]:  # fmt: skip
-    """Return the tiles of each growth, without its start.
+) -> Grown:  # fmt: skip
+    """Return the tiles of all growths.
 
     From each of the `beam` best tiles of a round, the `branches` best steps go on. A step takes one axis to its next
-    extent; if an axis stands over its edge, the others grow to divisors only.
+    extent.
 
     Parameters
     ----------
@@ -92,73 +115,68 @@ def grown(
     most_threads : int, optional
         Most threads of a tile.
     """
-    if not growths:
-        return []
-    spatial, extents = nest.outer, nest.extents[nest.outer]
-    positions = np.array(nest.spatial)
-    options, steps = Options(nest, growths), np.arange(len(positions))
-    units = np.array([g.unit for g in growths], np.int64).T[spatial]
-    tiles = np.array([g.start for g in growths], np.int64).T
-    of, place = np.arange(len(growths)), options.start
+    options, tiles, place = growths.options, growths.start(nest), growths.place
+    axes, positions = np.arange(len(nest.spatial))[:, None], np.array(nest.spatial)[:, None]
+    of = np.arange(tiles.shape[1])
+    # A tile's key: its growth and the places of its axes, of which the first counts most.
+    weight = options.width ** np.arange(len(axes) - 1, -1, -1)
+    key = of * options.width ** len(axes) + weight @ place
+    seen = set(key.tolist())
     moved, _, held = nest.traffic_and_footprint(tiles)
-    paths = _Paths(growths, beam)
+    found: list[tuple[Array, Array]] = [(of[:0], tiles[:, :0])]
+    broken = [tiles[:, :0]]
     while len(of):
-        over = extents % tiles[spatial] != 0
-        several = np.add.reduce(over, axis=0, dtype=np.int64)
-        alone = (several == 0) | ((several == 1) & over)
-        at = steps[:, None], of[None], place
-        to = np.where(alone, options.larger[at], options.divisor[at])
-        row, step = np.nonzero(to.T >= 0)
-        to = to[step, row]
-        larger = tiles[:, row]
-        larger[positions[step], np.arange(len(row))] = options.extent[step, of[row], to]
+        row, here = growths.row[:, of], np.arange(len(of))
+        to = options.next(row, place)
+        larger = np.repeat(tiles[:, None], len(axes), axis=1)
+        larger[positions, axes, here] = options.extent[row, to]
+        counts = nest.traffic_and_footprint(larger.reshape(len(tiles), -1))
+        moves, inputs, holds = (count.reshape(to.shape) for count in counts)
         # Data-reuse score: traffic saved per byte of footprint (Roller, section 3.3).
-        moves, inputs, holds = nest.traffic_and_footprint(larger)
-        scores = (moved[row] - moves) / np.maximum(1, holds - held[row])
-        bad = refused(larger, inputs)
-        many = np.zeros(len(row), bool)
-        if most_threads is not None:
-            many = np.multiply.reduce(ceil_div(larger[spatial], units[:, of[row]]), axis=0) > most_threads
+        scores = np.where(to > place, (moved - moves) / np.maximum(1, holds - held), -np.inf)
         # The best steps of each tile; of equal scores, the larger extent along the first axis.
-        ranked = np.lexsort((-scores, row))
-        first = np.searchsorted(row, row)  # steps are in the order of their tiles
-        ranked = ranked[(np.arange(len(row)) - first < branches) & ~many[ranked]]
-        kept = paths.chosen(ranked, of[row[ranked]], scores, larger, bad)
-        at_next = place[:, row[kept]]
-        at_next[step[kept], np.arange(len(kept))] = to[kept]
-        tiles, of, place, moved, held = larger[:, kept], of[row[kept]], at_next, moves[kept], holds[kept]
-    return paths.grown
+        best = np.argsort(-scores, axis=0, kind="stable")[:branches].T.ravel()
+        from_ = np.repeat(here, len(best) // len(of))
+        goes = to[best, from_] > place[best, from_]
+        if most_threads is not None:
+            goes &= np.multiply.reduce(larger[nest.outer, best, from_] / growths.unit[:, of[from_]]) <= most_threads
+        step, from_ = best[goes], from_[goes]
+        chosen, score, growth = larger[:, step, from_], scores[step, from_], of[from_]
+        wider = to[step, from_]
+        keys = key[from_] + (wider - place[step, from_]) * weight[step]
+        bad = refused(chosen, inputs[step, from_])
+        if beam == 1:  # its path never comes by a tile twice
+            kept = np.flatnonzero(~bad)
+        else:
+            kept, dropped = _best(keys.tolist(), growth.tolist(), score.tolist(), bad.tolist(), seen, beam)
+            broken.append(chosen[:, dropped])
+        step, from_ = step[kept], from_[kept]
+        place = place[:, from_]
+        place[step, np.arange(len(step))] = wider[kept]
+        tiles, of, key, moved, held = chosen[:, kept], growth[kept], keys[kept], moves[step, from_], holds[step, from_]
+        found.append((of, tiles))
+    growth = np.concatenate([of for of, _ in found])
+    by_growth = np.argsort(growth, kind="stable")
+    every = np.concatenate([tiles for _, tiles in found], axis=1)[:, by_growth]
+    return Grown(growth[by_growth], every.astype(np.int64), np.concatenate(broken, axis=1).astype(np.int64))
 
 
-class _Paths:
-    """Tiles that growths came by so far."""
+def _best(
+    keys: list[int], growths: list[int], scores: list[float], bad: list[bool], seen: set[int], beam: int
+) -> tuple[list[int], list[int]]:
+    """Return the numbers of the steps that go on, the `beam` best of each growth, and of those that break a rule.
 
-    def __init__(self, growths: Sequence[Growth], beam: int) -> None:
-        self.grown = [Grown([], []) for _ in growths]
-        self._seen: list[set[Tile]] = [{g.start} for g in growths]
-        self._beam = beam
-
-    def chosen(self, ranked: Array, growths: Array, scores: Array, larger: Array, bad: Array) -> list[int]:
-        """Return the steps that go on, of those `ranked`: the best of each growth that are new and legal."""
-        following: dict[int, list[tuple[float, Tile, int]]] = {}
-        kept: list[int] = []
-        steps = zip(
-            ranked.tolist(), growths.tolist(), scores[ranked].tolist(), map(tuple, larger[:, ranked].T.tolist()),
-            bad[ranked].tolist(), strict=True,
-        )  # fmt: skip
-        for number, growth, score, tile, broken in steps:
-            if tile in self._seen[growth]:
-                continue
-            self._seen[growth].add(tile)
-            if broken:
-                self.grown[growth].refused.append(tile)
-            elif self._beam > 1:
-                following.setdefault(growth, []).append((score, tile, number))
-            else:  # the first of a growth is its best
-                self.grown[growth].tiles.append(tile)
-                kept.append(number)
-        for growth, next_ in following.items():
-            best = heapq.nlargest(self._beam, next_) if len(next_) > 1 else next_
-            self.grown[growth].tiles.extend([tile for _, tile, _ in best])
-            kept += [number for _, _, number in best]
-        return kept
+    Tiles that were seen before count no more.
+    """
+    following: dict[int, list[tuple[float, int, int]]] = {}
+    broken: list[int] = []
+    for number, (key, growth, score, refused) in enumerate(zip(keys, growths, scores, bad, strict=True)):
+        if key in seen:
+            continue
+        seen.add(key)
+        if refused:
+            broken.append(number)
+        else:
+            following.setdefault(growth, []).append((score, key, number))
+    best = [sorted(steps, reverse=True)[:beam] for steps in following.values()]
+    return [number for steps in best for _, _, number in steps], broken

@@ -5,10 +5,10 @@ Candidates are columns of a table: a round of growth, the rules, and the estimat
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product as pairs
 from math import ceil, prod
 
 import numpy as np
@@ -17,12 +17,11 @@ from ..device import DeviceSpec
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_constants import ACCUMULATORS, FETCHES
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up, runs
-from ..micro_perf.gpu_tiles import Tiled, quick_estimates
-from ..micro_perf.gpu_times import Times
+from ..micro_perf.gpu_tiles import Tiled, quick_times
 from ..micro_perf.registers import UNLIMITED, RegisterTiles, register_caps, unrolled_steps, usable_limits
 from ..roller.alignment import Rejection, aligned_extents, execution_unit, tensor_shape, transaction
 from .fetching import fetch_vectors, storage_paddings, store_vectors, virtual_threads
-from .gpu_growth import Growth, grown
+from .gpu_growth import Grown, Growths, Options, grown
 from .gpu_rules import Rules
 from .recipe import Context
 
@@ -70,29 +69,35 @@ def one_overhang(over: int) -> Rejection:
     return Rejection("tensor shape", f"{over} axes padded", "1", "use a tile that divides all axes but one")
 
 
-def register_tiles(ctx: Context) -> list[Tile]:
+def register_tiles(ctx: Context) -> Array:
     """Return register tiles on the growth paths of best data reuse, until the register file is full."""
     g, device, nest = ctx.geometry, ctx.device, GpuNest.of(ctx.geometry)
-    limit = usable_limits(device, np.array([device.vector_width]))
-    options = [
-        aligned_extents(e, shape_eps(ctx, i), most=REGISTER_MOST) if i in g.spatial_set else [1]
-        for i, e in enumerate(g.extents)
-    ]
-    start = tuple(1 for _ in g.extents)
+    limits = {"accumulators": ACCUMULATORS, "registers": int(usable_limits(device, np.array(device.vector_width)))}
+    options = [aligned_extents(g.extents[i], shape_eps(ctx, i), most=REGISTER_MOST) for i in g.spatial]
 
-    def rules(tiles: Array) -> Rules:
-        held = Rules(tiles.shape[1], lambda n: f"register tile {_tile(tiles, n)}")
+    def needs(tiles: Array) -> tuple[Array, dict[str, Array]]:
+        """Return the axes that tiles stand over, and what they need of each limit."""
         over = np.add.reduce(nest.overhangs(tiles), axis=0, dtype=np.int64)
-        held.hold(over <= 1, lambda n: one_overhang(int(over[n])))
         registers = RegisterTiles.of(nest, tiles)
-        held.room("accumulators", registers.accumulators, ACCUMULATORS)
-        held.room("registers", registers.needed(device), limit)
-        return held
+        return over, {"accumulators": registers.accumulators, "registers": registers.needed(device)}
 
-    (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t, _: ~rules(t).alive)
-    if found.refused:
-        ctx.rejections.add(rules(columns(found.refused, len(start))).rejected())
-    return [start, *found.tiles]
+    def breaks(tiles: Array, _: Array) -> Array:
+        over, needed = needs(tiles)
+        return (over > 1) | np.logical_or.reduce([needed[what] > most for what, most in limits.items()])
+
+    count = len(g.spatial)
+    start = np.ones((len(g.extents), 1), np.int64)
+    rows = Options([(sizes, g.extents[i]) for sizes, i in zip(options, g.spatial, strict=True)])
+    growths = Growths(rows, np.arange(count)[:, None], np.zeros((count, 1), np.int64), start, start[nest.outer])
+    found = grown(nest, growths, REGISTER_BEAM, BRANCHES, breaks)
+    if len(refused := found.refused.T):
+        rules = Rules(len(refused), lambda n: f"register tile {_tile(found.refused, n)}")
+        over, needed = needs(found.refused)
+        rules.hold(over <= 1, lambda n: one_overhang(int(over[n])))
+        for what, most in limits.items():
+            rules.room(what, needed[what], most)
+        ctx.rejections.add(rules.rejected())
+    return np.concatenate([start, found.tiles], axis=1)
 
 
 def near_divisor(extent: int, length: int) -> int:
@@ -243,52 +248,41 @@ def neighbouring(geometry: Geometry, sector: int) -> set[int]:
     return found
 
 
-def transaction_tile(ctx: Context, options: Sequence[Sequence[int]], tile: Tile) -> Tile:
-    """Return the smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
-    g = ctx.geometry
-    sector = ctx.device.far.transaction_bytes
-    grown_ = list(tile)
-    for i in neighbouring(g, sector):
-        enough = sector // min(op.element_bytes for op in g.operands)
-        larger = (e for e in options[i] if e >= max(tile[i], enough))
-        grown_[i] = next(larger, options[i][-1] if options[i] else tile[i])
-    return tuple(grown_)
-
-
-def block_tiles(ctx: Context, threads: Sequence[tuple[Tile, Tile]], beam: int) -> list[list[Tile]]:
+def block_tiles(ctx: Context, threads: Array, steps: Array, beam: int) -> Grown:
     """Return block tiles on the `beam` best growth paths above register tiles: threads are added along reuse.
+
+    A path starts from the smallest tile whose rows are whole memory transactions (rule 2), or whole rows.
 
     Parameters
     ----------
-    threads : sequence of (register tile, step)
+    threads, steps : array of (axes, growths)
+        Register tiles, and extents along reductions.
     """
-    g, device = ctx.geometry, ctx.device
+    g, device, nest = ctx.geometry, ctx.device, GpuNest.of(ctx.geometry)
     most_threads = device.limits.max_threads_per_block or device.vector_width
     if loops_over_tiles(device):
         most_threads = prod(g.extents)
     most_shared = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    growths, nest = [], GpuNest.of(g)
-    known: dict[tuple[int, int], list[int]] = {}
-    for thread, step in threads:
-        options = []
-        for i, extent in enumerate(g.extents):
-            if i not in g.spatial_set:
-                options.append([step[i]])
-                continue
-            if (i, thread[i]) not in known:
-                # A tile that stands over is one thread's: its guards do not differ in a warp.
-                whole = [thread[i]] if extent % thread[i] else None
-                known[i, thread[i]] = whole or aligned_extents(
-                    extent, shape_eps(ctx, i), step=thread[i], most=extent
-                )
-            options.append(known[i, thread[i]])
-        start = tuple(thread[i] if i in g.spatial_set else step[i] for i in range(len(thread)))
-        growths.append(Growth(transaction_tile(ctx, options, start), thread, options))
-    found = grown(nest, growths, beam, min(beam, BRANCHES), lambda _, inputs: inputs > most_shared, most_threads)
-    return [one.tiles for one in found]
+    sector = device.far.transaction_bytes
+    together, enough = neighbouring(g, sector), sector // min(op.element_bytes for op in g.operands)
+    rows: list[tuple[list[int], int]] = []
+    starts: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    for i in g.spatial:
+        for own in dict.fromkeys(threads[i].tolist()):
+            extent = g.extents[i]
+            # A tile that stands over is one thread's: its guards do not differ in a warp.
+            alone = extent % own != 0
+            options = [own] if alone else aligned_extents(extent, shape_eps(ctx, i), step=own, most=extent)
+            known[i, own] = len(rows)
+            rows.append((options, extent))
+            starts.append(min(bisect_left(options, enough), len(options) - 1) if i in together else 0)
+    row = np.array([[known[i, own] for own in threads[i].tolist()] for i in g.spatial])
+    growths = Growths(Options(rows), row, np.array(starts)[row], steps, threads[nest.outer])
+    return grown(nest, growths, beam, min(beam, BRANCHES), lambda _, inputs: inputs > most_shared, most_threads)
 
 
-def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> list[tuple[Tile, Tile]]:
+def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> tuple[Array, Array]:
     """Return tiles of blocks and threads that are legal with one step, the fastest first by the quick estimate.
 
     Parameters
@@ -306,70 +300,69 @@ def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> list[
     tried = [min(steps, key=lambda s: (-rows(s), abs(prod(s) - FIRST_STEP)))]
     if short:
         tried.append(min(steps, key=lambda s: abs(prod(s) - SHORT_STEP)))
-    found: list[tuple[float, Tile, Tile]] = []
-    done: set[tuple[Tile, Tile]] = set()
+    points = columns(tried, len(g.extents))
     threads = register_tiles(ctx)
+    block = thread = threads[:, :0]
+    seconds = np.zeros(0)
+    done: set[bytes] = set()
     # The path of most reuse for every register tile, then more paths for the best of them.
     for beam in (1, BLOCK_BEAM):
-        groups = list(pairs(threads, tried))
-        tiles = [
-            (block, thread)
-            for (thread, _), blocks in zip(groups, block_tiles(ctx, groups, beam), strict=True)
-            for block in blocks if (block, thread) not in done
-        ]  # fmt: skip
-        if tiles:
-            found += [(seconds, *tiles[n]) for n, seconds in _coarse(ctx, tiles, done)]
-        found.sort(key=lambda c: c[0])
-        threads = list(dict.fromkeys(thread for _, _, thread in found))[:WIDENED]
-    return [(block, thread) for _, block, thread in found]
+        growing, count = np.repeat(threads, len(tried), axis=1), threads.shape[1]
+        found = block_tiles(ctx, growing, np.tile(points, count), beam)
+        new_block, new_thread = found.tiles, growing[:, found.growth]
+        new = [n for n, name in enumerate(names(new_block, new_thread)) if name not in done]
+        rules = misaligned(ctx, new_block[:, new])
+        ctx.rejections.add(rules.rejected())
+        new = np.array(new, np.int64)[rules.alive]
+        new_block, new_thread = new_block[:, new], new_thread[:, new]
+        done.update(names(new_block, new_thread))
+        looked = looked_through(ctx, new_block, new_thread)
+        seconds = np.concatenate([seconds, looked.seconds])
+        order = np.argsort(seconds, kind="stable")
+        seconds = seconds[order]
+        block = np.concatenate([block, new_block[:, looked.rows]], axis=1)[:, order]
+        thread = np.concatenate([thread, new_thread[:, looked.rows]], axis=1)[:, order]
+        first = {name: n for n, name in reversed(list(enumerate(names(thread))))}
+        threads = thread[:, sorted(first.values())[:WIDENED]]
+    return block, thread
 
 
-def _coarse(
-    ctx: Context, tiles: Sequence[tuple[Tile, Tile]], done: set[tuple[Tile, Tile]]
-) -> list[tuple[int, float]]:
-    """Return the number of each new, legal candidate and its seconds by the quick estimate; add the new to `done`."""
-    block, thread = (columns(side, len(side[0])) for side in zip(*tiles, strict=True))
-    rules, new = misaligned(ctx, block), []
-    ctx.rejections.add(rules.rejected())
-    for n in np.flatnonzero(rules.alive).tolist():
-        if tiles[n] not in done:
-            done.add(tiles[n])
-            new.append(n)
-    found = looked_through(ctx, block[:, new], thread[:, new])
-    return [(new[row], float(found.times.seconds[n])) for n, row in enumerate(found.rows.tolist())]
+def names(*tables: Array) -> list[bytes]:
+    """Return a name for each column of tables: the same for the same numbers."""
+    rows = np.ascontiguousarray(np.concatenate(tables).T)
+    return rows.view(f"V{rows.dtype.itemsize * rows.shape[1]}").ravel().tolist()
 
 
-def fine_candidates(ctx: Context, coarse: Sequence[tuple[Tile, Tile]], steps: Sequence[Tile]) -> Found:
+def fine_candidates(ctx: Context, block: Array, thread: Array, steps: Sequence[Tile]) -> Found:
     """Return the legal candidates among these tiles with every step, by the quick estimate."""
-    reduce, axes = ctx.geometry.reduce, len(ctx.geometry.extents)
-    tiles = [
-        (tuple(step[i] if i in reduce else e for i, e in enumerate(block)), thread)
-        for block, thread in coarse for step in steps
-    ]  # fmt: skip
-    found = looked_through(ctx, columns([b for b, _ in tiles], axes), columns([t for _, t in tiles], axes))
-    once: dict[tuple[Tile, Tile], int] = {}
-    for n, row in enumerate(found.rows.tolist()):
-        once.setdefault(tiles[row], n)
+    inner = GpuNest.of(ctx.geometry).inner
+    every, points = np.repeat(block, len(steps), axis=1), columns(steps, len(block))
+    every[inner] = np.tile(points[inner], block.shape[1])
+    thread = np.repeat(thread, len(steps), axis=1)
+    found = looked_through(ctx, every, thread)
+    once: dict[bytes, int] = {}
+    for n, name in enumerate(names(every[:, found.rows], thread[:, found.rows])):
+        once.setdefault(name, n)
     return found.take(list(once.values()))
 
 
 def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
     """Return the legal candidates of a table, by the quick estimate; without those that do not fit a unit."""
     made = tiled(GpuNest.of(ctx.geometry), ctx.device, block, thread)
-    times = quick_estimates(made, ctx.device)  # of all: few would be left out, and tables are made once
-    rows = np.flatnonzero(legal(ctx, made) & (times.resident > 0))
-    return Found(rows, made.take(rows), times.take(rows))
+    times = quick_times(made, ctx.device)  # of all: few would be left out, and tables are made once
+    rows = np.flatnonzero(legal(ctx, made) & (times.fitting > 0))
+    return Found(rows, made.take(rows), times.seconds[rows])
 
 
 @dataclass(frozen=True)
 class Found:
-    """Candidates with their times; ``rows`` are their numbers in a larger table."""
+    """Candidates with their quick estimates; ``rows`` are their numbers in a larger table."""
 
     rows: Array
     candidates: Tiled
-    times: Times
+    seconds: Array
 
     def take(self, rows: Sequence[int] | Array) -> Found:
         """Return some of them."""
         at = np.asarray(rows, np.int64)
-        return Found(self.rows[at], self.candidates.take(at), self.times.take(at))
+        return Found(self.rows[at], self.candidates.take(at), self.seconds[at])

@@ -20,7 +20,8 @@ import numpy as np
 from ..ir import TensorExpression
 from ..micro_perf.geometry import Geometry
 from ..micro_perf.gpu_nest import ceil_div
-from ..micro_perf.gpu_tiles import Tiled, estimates, staged_estimates
+from ..micro_perf.gpu_tiles import Tiled, estimates
+from ..micro_perf.gpu_times import Times
 from ..roller.alignment import Rejection
 from ..roller.features import Features
 from ..roller.loops import open_parts
@@ -76,12 +77,11 @@ class GpuTiled(Recipe):
                 ctx.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
             return []
         steps = reduction_steps(g, device)
-        coarse = coarse_candidates(ctx, steps, bool(lacking))
-        found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
+        block, thread = (tiles[:, :REFINED] for tiles in coarse_candidates(ctx, steps, bool(lacking)))
+        made, times = ranked(ctx, fine_candidates(ctx, block, thread, steps), top)
         if copies_ahead(ctx):
-            found = staged(ctx, ctx.features, found)
-        best = range(min(2 * top, found.candidates.count))
-        return candidates(self.name, found.times, best, lambda n: program(ctx, found.candidates, n))
+            made, times = staged(ctx, ctx.features, made, times)
+        return candidates(self.name, times, range(min(2 * top, made.count)), lambda n: program(ctx, made, n))
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         """Return the steps of recipe gpu.tiled."""
@@ -145,23 +145,21 @@ class GpuTiled(Recipe):
         return lighter_programs(program)
 
 
-def ranked(ctx: Context, found: Found, top: int) -> Found:
+def ranked(ctx: Context, found: Found, top: int) -> tuple[Tiled, Times]:
     """Return the best candidates by the full model (the one compared with recorded schedules), the fastest first."""
-    found = found.take(found.times.fastest_first[: max(COUNTED_IN_FULL, 2 * top)])
-    if not len(found.rows):
-        return found
-    if ctx.device.kind == "gpu":
-        found = replace(found, times=staged_estimates(found.candidates, ctx.device))
-        found = found.take(found.times.fastest_first)
-    return found.take(np.arange(found.candidates.count)[: max(STAGED, 2 * top)])
+    quickest = np.argsort(found.seconds, kind="stable")[: max(COUNTED_IN_FULL, 2 * top)]
+    made = found.candidates.take(quickest)
+    times = estimates(made, ctx.device)
+    best = times.fastest_first[: max(STAGED, 2 * top)]
+    return made.take(best), times.take(best)
 
 
-def staged(ctx: Context, features: Features, found: Found) -> Found:
+def staged(ctx: Context, features: Features, made: Tiled, told: Times) -> tuple[Tiled, Times]:
     """Return candidates with as many buffers as their loads' latency needs and shared memory has room for."""
-    g, device, made = ctx.geometry, ctx.device, found.candidates
+    g, device = ctx.geometry, ctx.device
     # Copies past the registers compute nothing on the way.
     if not made.count or any(op.arithmetic or any(op.opaque) for op in g.operands):
-        return found
+        return made, told
     enough = np.ones(made.count, bool)
     for op, vector in zip(g.operands, made.vectors, strict=True):
         enough &= op.element_bytes * vector >= COPY_LEAST
@@ -178,8 +176,9 @@ def staged(ctx: Context, features: Features, found: Found) -> Found:
     seconds = np.where(times.resident > 0, times.seconds, np.inf)
     best = np.lexsort((every.stages, seconds, of))
     best = best[np.unique(of[best], return_index=True)[1]]
-    chosen = Found(found.rows, every.take(best), times.take(best))
-    return chosen.take(chosen.times.fastest_first)
+    best = best[np.argsort(times.seconds[best], kind="stable")]
+    best = best[times.resident[best] > 0]
+    return every.take(best), times.take(best)
 
 
 def program(ctx: Context, made: Tiled, n: int) -> RProgram:
