@@ -63,18 +63,21 @@ class Fusion:
         }
         axis_pairs = {n: _all_neighbours(runs, lengths[n]) for n, runs in axis_runs.items()}
         dim_pairs = {n: _all_neighbours(runs, shapes[n]) for n, runs in dim_runs.items()}
+        views = [View.of(s, access) for s in expression.stages for access in (*s.reads, s.write())]
+        of_stage = {n: [v for v in views if v.stage.name == n] for n in axis_pairs}
+        of_tensor = {n: [v for v in views if v.tensor == n] for n in dim_pairs}
         changed = True
         while changed:  # strike out pairs until the rest agree with each other
             changed = False
-            for stage in expression.stages:
-                for pair in list(axis_pairs[stage.name]):
-                    if not _axes_agree(stage, pair, dim_pairs):
-                        axis_pairs[stage.name].discard(pair)
+            for name, pairs in axis_pairs.items():
+                for pair in list(pairs):
+                    if not _axes_agree(of_stage[name], pair, dim_pairs):
+                        pairs.discard(pair)
                         changed = True
-            for name in dim_pairs:
-                for pair in list(dim_pairs[name]):
-                    if not _dims_agree(expression, name, pair, axis_pairs):
-                        dim_pairs[name].discard(pair)
+            for name, pairs in dim_pairs.items():
+                for pair in list(pairs):
+                    if not _dims_agree(of_tensor[name], pair, shapes[name], axis_pairs):
+                        pairs.discard(pair)
                         changed = True
         return cls(
             {n: _groups(lengths[n], runs, axis_pairs[n]) for n, runs in axis_runs.items()},
@@ -154,44 +157,50 @@ def _groups(extents: Sequence[int], runs: list[list[int]], pairs: Pairs) -> Grou
     return tuple(groups)
 
 
-def _axes_agree(stage: Stage, pair: tuple[int, int], dim_pairs: dict[str, Pairs]) -> bool:
-    """Return whether every tensor holds the two axes as neighbouring whole dimensions, or holds neither."""
-    first, second = (stage.axes[i] for i in pair)
-    accesses = list(stage.reads)
-    if not first.is_reduce:
-        accesses.append(stage.write())
-    for access in accesses:
+@dataclass(frozen=True)
+class View:
+    """An access of a stage, the write of its own tensor among them.
+
+    Parameters
+    ----------
+    axes : tuple of set of int
+        For each dimension, the positions of the stage's axes that its index depends on.
+    alone : tuple of int
+        For each dimension, the position of the axis that is its index; -1 if it is another index.
+    """
+
+    stage: Stage
+    tensor: str
+    axes: tuple[set[int], ...]
+    alone: tuple[int, ...]
+
+    @classmethod
+    def of(cls, stage: Stage, access: Access) -> View:
+        position = {a.name: i for i, a in enumerate(stage.axes)}
         values = [stage.varying(index) for index in access.indices]
-        at = [d for d, v in enumerate(values) if first.name in v.axes or second.name in v.axes]
-        if at and not (
-            len(at) == 2 and (at[0], at[1]) in dim_pairs[access.tensor]
-            and values[at[0]] == Index.axis(first.name) and values[at[1]] == Index.axis(second.name)
-        ):  # fmt: skip
+        alone = [
+            position[v.axes[0]] if len(v.axes) == 1 and v == Index.axis(v.axes[0]) else -1 for v in values
+        ]
+        return cls(stage, access.tensor, tuple({position[n] for n in v.axes} for v in values), tuple(alone))
+
+
+def _axes_agree(views: list[View], pair: tuple[int, int], dim_pairs: dict[str, Pairs]) -> bool:
+    """Return whether every tensor holds the two axes as neighbouring whole dimensions, or holds neither."""
+    for view in views:
+        at = tuple(d for d, axes in enumerate(view.axes) if pair[0] in axes or pair[1] in axes)
+        if at and not (tuple(view.alone[d] for d in at) == pair and at in dim_pairs[view.tensor]):
             return False
     return True
 
 
 def _dims_agree(
-    expression: TensorExpression, name: str, pair: tuple[int, int], axis_pairs: dict[str, Pairs]
+    views: list[View], pair: tuple[int, int], shape: tuple[int, ...], axis_pairs: dict[str, Pairs]
 ) -> bool:
     """Return whether every access walks the two dimensions, over their whole length, with two axes that are fused."""
-    shape = expression.tensors[name].shape
-    accesses = list(_reads_of(expression, name))
-    if expression.is_stage(name):
-        own = expression.stage(name)
-        accesses.append((own, own.write()))
-    for stage, access in accesses:
-        position = {a.name: i for i, a in enumerate(stage.axes)}
-        at = []
-        for d in pair:
-            value = stage.varying(access.indices[d])
-            if len(value.terms) != 1 or value != Index.axis(value.axes[0]):
-                return False
-            axis = position[value.axes[0]]
-            if stage.axes[axis].extent != shape[d]:
-                return False
-            at.append(axis)
-        if (at[0], at[1]) not in axis_pairs[stage.name]:
+    for view in views:
+        at = tuple(view.alone[d] for d in pair)
+        whole = all(a >= 0 and view.stage.axes[a].extent == shape[d] for a, d in zip(at, pair, strict=True))
+        if not whole or at not in axis_pairs[view.stage.name]:
             return False
     return True
 

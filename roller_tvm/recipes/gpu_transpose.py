@@ -42,7 +42,7 @@ from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import alignments, storage_elements
 from ..roller.alignment import aligned_extents, bank_padding, capacity, execution_unit
 from ..roller.loops import fuse, open_parts
-from ..roller.partition import NestShape
+from ..roller.partition import NestShape, is_identity
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Reorder, Split, Step, StorageAlign
 from .gpu_loops import fetch
@@ -207,8 +207,13 @@ def turned(geometry: Geometry, operand: Operand) -> int | None:
 
 def turns(expression: TensorExpression, nest: NestShape) -> bool:
     """Return whether a nest changes the memory order of its data."""
+    stage = expression.stage(nest.anchor)
+    if stage.reduce or nest.anchor != nest.output:
+        return False
+    if all(is_identity(access, stage) for access in expression.resolve(stage, nest.inlined)):
+        return False
     geometry = Geometry.of(expression, nest.anchor, nest.inlined, nest.output)
-    return not geometry.reduce and nest.anchor == nest.output and bool(reading(geometry, nest.inlined).staged)
+    return bool(reading(geometry, nest.inlined).staged)
 
 
 def input_run(geometry: Geometry, operand: Operand) -> list[int]:

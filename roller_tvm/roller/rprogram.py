@@ -62,10 +62,11 @@ class RProgram:
         if self.recipe not in RECIPE_NAMES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPE_NAMES)} (got '{self.recipe}')")
         for outer, inner in zip(self.tiles, self.tiles[1:], strict=False):
+            most = outer.shape
             for axis, extent in inner.extents:
-                if extent > outer[axis]:
+                if extent > most[axis]:
                     raise ValueError(f"{self.anchor}: the {inner.level} tile is larger than the {outer.level} tile "
-                                     f"along '{axis}' ({extent} > {outer[axis]})")
+                                     f"along '{axis}' ({extent} > {most[axis]})")
 
     def tile(self, level: str) -> RTile:
         for t in self.tiles:
@@ -170,7 +171,7 @@ class Plan:
         for program in self.programs:
             stage = self.expression.stage(program.anchor)
             for tile in program.tiles:
-                if {a for a, _ in tile.extents} != set(stage.extents):
+                if tile.shape.keys() != stage.extents.keys():
                     raise ValueError(f"rTile {tile} does not name the axes of '{stage.name}': {list(stage.extents)}")
 
     def __str__(self) -> str:

@@ -34,8 +34,9 @@ class RTile:
     padding: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extents", pairs(self.extents))
-        object.__setattr__(self, "padding", pairs(self.padding))
+        for key in ("extents", "padding"):
+            if not isinstance(data := getattr(self, key), tuple):
+                object.__setattr__(self, key, pairs(data))
         for axis, extent in self.extents:
             if extent < 1:
                 raise ValueError(f"rTile at '{self.level}': extent of '{axis}' must be positive (got {extent})")
