@@ -19,7 +19,6 @@ from roller_tvm.ir.operators import lookup, normalize, parse_params
 from roller_tvm.micro_perf.gpu import sectors
 from roller_tvm.micro_perf.gpu_access import fetches, store_sectors
 from roller_tvm.micro_perf.gpu_kernel import shared_loads
-from roller_tvm.micro_perf.gpu_nest import runs
 from roller_tvm.micro_perf.kernel import Kernel, StagedKernel, StagedTable, body_of
 from roller_tvm.micro_perf.registers import RegisterTiles
 from roller_tvm.planner.construction import Construction, RankedPlan
@@ -70,12 +69,11 @@ def kernel_features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray
     copies = [fetches(table, n, warp, sector) for n in range(len(g.operands))]
     tiles = RegisterTiles.of(table.nest, table.thread)
     parts = [int(n[0]) for n in tiles.fragments]
-    boxes = list(zip(g.operands, table.boxes, strict=True))
-    of_step = sum(int(sectors(op, box, sector)[0]) for op, box in boxes)
+    of_step = int(sectors(table.nest, table.boxes, sector).sum())
     rounds = kernel.blocks * kernel.steps
     last = g.spatial[-1]
     points = kernel.outputs * kernel.depth
-    lengths = [int(runs(op, box)[0]) for op, box in boxes]
+    lengths = table.nest.runs(table.boxes)[:, 0].tolist()
     row |= {
         "staged": 1.0, "accumulators": _log(int(tiles.accumulators[0])),
         "fragment_least": _log(min(parts)),

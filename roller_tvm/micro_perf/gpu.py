@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..device import DeviceSpec
-from .geometry import Geometry, Operand
+from .geometry import Geometry
 from .gpu_constants import BLOCK_CYCLES, OPERATION_SLOTS, PIPE_OVERLAP_LOSS
-from .gpu_nest import Array, GpuNest, ceil_div, product, runs
+from .gpu_nest import Array, GpuNest, ceil_div, product
 
 #: A number, or one for each column of a table.
 Count = Any
@@ -59,14 +59,19 @@ def instructions(geometry: Geometry) -> float:
     return sum(n * OPERATION_SLOTS[kind] for kind, n in geometry.stage.ops) or 1.0
 
 
-def sectors(operand: Operand, box: Array, sector: int) -> Array:
-    """Return the bytes that memory moves for boxes: their runs, each rounded up to whole sectors, without padding."""
-    run = runs(operand, box)
-    moved = np.ceil(run * operand.element_bytes / sector) * sector
-    row_bytes = operand.shape[-1] * operand.element_bytes if operand.shape else sector
-    if row_bytes % sector:
-        moved = np.where(run < operand.elements_whole, moved + sector / 2, moved)  # runs start anywhere in a sector
-    return (product(box, box.shape[1]) / run * moved * operand.stored_share).astype(np.int64)
+def sectors(nest: GpuNest, boxes: Array, sector: int) -> Array:
+    """Return the bytes that memory moves for boxes: their runs, each rounded up to whole sectors, without padding.
+
+    Returns
+    -------
+    array of (operands, N)
+    """
+    run, shape = nest.runs(boxes), nest.shape
+    moved = np.ceil(run * nest.element_bytes / sector) * sector
+    anywhere = shape[:, -1] * nest.element_bytes % sector != 0  # runs start anywhere in a sector
+    if anywhere.any():
+        moved = np.where(anywhere & (run < nest.elements(shape)), moved + sector / 2, moved)
+    return (nest.elements(boxes) / run * moved * nest.stored_share).astype(np.int64)
 
 
 def spread(extents: Array, count: Array) -> Array:
@@ -85,7 +90,7 @@ def spread(extents: Array, count: Array) -> Array:
 
 
 def far_traffic(
-    nest: GpuNest, device: DeviceSpec, block: Array, resident: Array, block_bytes: Sequence[Array]
+    nest: GpuNest, device: DeviceSpec, block: Array, resident: Array, block_bytes: Array
 ) -> Array:
     """Return the bytes from the farthest level, counting loads shared by the blocks of a wave once.
 
@@ -93,8 +98,8 @@ def far_traffic(
     ----------
     resident : array
         Blocks on the device at a time.
-    block_bytes : sequence of array
-        For each operand, the bytes that one block loads over its whole life.
+    block_bytes : array of (operands, N)
+        Bytes that one block loads over its whole life.
     """
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
     extents, spatial, count = nest.extents, nest.outer, block.shape[1]
@@ -103,23 +108,17 @@ def far_traffic(
     at_once = np.maximum(1, np.minimum(resident, blocks))
     waves = blocks / at_once
     covered = spread(grid, at_once)
-    own = np.repeat(extents, count, axis=1)
-    wave = own.copy()
-    own[spatial] = block[spatial]
-    wave[spatial] = np.minimum(extents[spatial], block[spatial] * covered)
-    of_own, of_wave = nest.elements(nest.boxes(own), count), nest.elements(nest.boxes(wave), count)
-    total = np.zeros(count)
-    for op, per_block, one, all_ in zip(nest.geometry.operands, block_bytes, of_own, of_wave, strict=True):
-        mine = nest.among(op.axes)
-        different = product(covered[mine], count)
-        # Windows of neighbours overlap.
-        overlap = np.minimum(1.0, all_ / (different * one))
-        traffic = waves * different * overlap * per_block
-        once = max(op.source_bytes, 1)
-        if op.source_bytes <= l2 // 2:
-            traffic = np.minimum(traffic, once)
-        total += np.maximum(traffic, np.minimum(once, per_block * product(grid[mine], count)))
-    return total
+    tiles = np.repeat(extents, 2 * count, axis=1)  # of a block, and of a wave
+    tiles[spatial, :count] = block[spatial]
+    tiles[spatial, count:] = np.minimum(extents[spatial], block[spatial] * covered)
+    elements = nest.elements(nest.boxes(tiles))
+    different = nest.over_own_axes(covered)
+    # Windows of neighbours overlap.
+    overlap = np.minimum(1.0, elements[:, count:] / (different * elements[:, :count]))
+    traffic = waves * different * overlap * block_bytes
+    once = np.maximum(nest.source_bytes, 1)
+    traffic = np.where(nest.source_bytes <= l2 // 2, np.minimum(traffic, once), traffic)
+    return np.add.reduce(np.maximum(traffic, np.minimum(once, block_bytes * nest.over_own_axes(grid))), axis=0)
 
 
 def busiest_unit(device: DeviceSpec, blocks: Count, resident: Count) -> tuple[Count, Count]:

@@ -83,7 +83,7 @@ def first_element(geometry: Geometry, operand: Operand) -> int:
 
 def fetches(table: StagedTable, number: int, warp: int, sector: int) -> Fetches:
     """Count the copies of operand `number`: lanes take neighbouring vectors of the tile in turn."""
-    op, box, vector = table.nest.geometry.operands[number], table.boxes[number], table.vectors[number]
+    op, box, vector = table.nest.geometry.operands[number], table.own_boxes(number), table.vectors[number]
     vectorised = np.zeros(table.count, bool)
     if not op.guarded and op.as_stored:
         vectorised = (vector > 1) & _whole_vectors(box, op.shape, vector)
@@ -149,7 +149,7 @@ def _addresses(table: StagedTable, number: int, at: Array, elements: Array) -> t
     elements : array of (N, warps, lanes, elements)
         Numbers of elements of the tiles of kernels `at`.
     """
-    op, box = table.nest.geometry.operands[number], table.boxes[number][:, at]
+    op, box = table.nest.geometry.operands[number], table.own_boxes(number)[:, at]
     strides, row = strides_of(memory_shape(table.nest.geometry, op)), np.ones(len(at), np.int64)
     rest = elements.astype(np.int32)  # tiles fit shared memory
     address, local = np.zeros(elements.shape, np.int64), np.zeros(elements.shape[:3], np.int64)
@@ -222,7 +222,7 @@ def lane_addresses(table: StagedTable, steps: dict[int, Array], warp: int) -> Ar
 
 def read_cycles(table: StagedTable, number: int, warp: int, vector: Array) -> Array:
     """Return the cycles in which a warp reads `vector` neighbouring elements of a staged operand, with conflicts."""
-    op, box, padding = table.nest.geometry.operands[number], table.boxes[number], table.padding[number]
+    op, box, padding = table.nest.geometry.operands[number], table.own_boxes(number), table.padding[number]
     steps: dict[int, Array] = {}
     row = np.ones(table.count, np.int64)
     for d in range(len(box) - 1, -1, -1):

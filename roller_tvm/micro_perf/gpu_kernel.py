@@ -35,7 +35,7 @@ from .gpu_constants import (
     STAGED_OVERLAP_LOSS,
     STEP_CYCLES,
 )
-from .gpu_nest import Array, ceil_div, read_once
+from .gpu_nest import Array, ceil_div
 from .kernel import StagedKernel, StagedTable
 from .occupancy import RESOURCES
 from .residency import LocalMemory, Residency, local_memory, residency, unified
@@ -163,28 +163,26 @@ class Step:
     @cached_property
     def far(self) -> tuple[Array, Array]:
         """Bytes from memory of the whole kernel, and their share of the bytes that the blocks request."""
-        table, operands = self.table, self.table.nest.geometry.operands
-        of_block = [
-            table.steps * (sectors(op, box, self.rates.sector) if self.effects.coalescing else n * op.element_bytes)
-            for op, box, n in zip(operands, table.boxes, table.elements, strict=True)
-        ]
+        table, nest = self.table, self.table.nest
+        if self.effects.coalescing:
+            of_step = sectors(nest, table.boxes, self.rates.sector)
+        else:
+            of_step = table.elements * nest.element_bytes
+        of_block = table.steps * of_step
         asked = (np.add.reduce(of_block, axis=0) * table.blocks).astype(float)
         if not self.effects.l2_reuse:
             return asked, np.ones(table.count)
-        far = far_traffic(table.nest, self.device, table.block, self.device.units * self.resident, of_block)
+        far = far_traffic(nest, self.device, table.block, self.device.units * self.resident, of_block)
         return far, np.minimum(1.0, far / asked)
 
 
 def shared_loads(table: StagedTable, warp: int) -> tuple[Array, Array]:
     """Return, for one body, a thread's shared memory read instructions and a warp's cycles in them."""
-    slots, cycles = np.zeros(table.count), np.zeros(table.count)
-    mine = table.body_boxes
-    for number, op in enumerate(table.nest.geometry.operands):
-        loads = read_once(op, mine[number], table.body)
-        vector = read_widths(op.dims, table.boxes[number], mine[number], table.padding[number], table.block, table.part)
-        slots += loads / vector
-        cycles += loads / vector * read_cycles(table, number, warp, vector)
-    return slots, cycles
+    nest, mine = table.nest, table.body_boxes
+    vectors = read_widths(nest, table.boxes, mine, table.padding, table.block, table.part)
+    slots = nest.read_once(mine, table.body) / vectors
+    each = np.array([read_cycles(table, number, warp, vector) for number, vector in enumerate(vectors)])
+    return np.add.reduce(slots, axis=0), np.add.reduce(slots * each, axis=0)
 
 
 def compute_cycles(step: Step) -> Array:
@@ -244,8 +242,7 @@ def requested(step: Step) -> list[Array]:
     """Return the bytes that a step's load instructions ask for, for each operand."""
     if step.effects.coalescing:
         return [copy.requested for copy in step.copies]
-    operands = step.table.nest.geometry.operands
-    return [n * op.element_bytes for op, n in zip(operands, step.table.elements, strict=True)]
+    return list(step.table.elements * step.table.nest.element_bytes)
 
 
 def l2_cycles(step: Step) -> Array:

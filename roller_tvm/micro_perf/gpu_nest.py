@@ -1,7 +1,8 @@
 """One loop nest as matrices: boxes, elements and runs of N tiles at once.
 
-A table of tiles is an array of shape (axes, N): row `a` holds the extents along axis `a`, one column a tile. A box is
-an array of shape (dimensions, N), over the dimensions of one operand.
+A table of tiles is an array of shape (axes, N): row `a` holds the extents along axis `a`, one column a tile. Their boxes
+are an array of shape (operands, dimensions, N). An operand of fewer dimensions than another has some of extent 1 before
+its own.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class GpuNest:
     --------
     >>> from roller_tvm.ir.operators import matmul
     >>> nest = GpuNest.of(Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul"))
-    >>> [box.tolist() for box in nest.boxes(columns([(64, 32, 8)], axes=3))]
-    [[[64], [8]], [[8], [32]]]
+    >>> nest.boxes(columns([(64, 32, 8)], axes=3))[:, :, 0].tolist()
+    [[64, 8], [8, 32]]
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -87,31 +88,48 @@ class GpuNest:
         self.spatial, self.reduce = list(geometry.spatial), list(geometry.reduce)
         self.outer, self.inner = _rows(self.spatial), _rows(self.reduce)
         self.extents = np.array(geometry.extents, np.int64)[:, None]
-        rows: list[list[int]] = []
-        most: list[int] = []
-        least: list[int] = []
-        self.parts: list[slice] = []
-        self._divided: list[tuple[int, Operand, int]] = []
-        for op in geometry.operands:
-            start = len(rows)
-            for d, (dim, full, opaque) in enumerate(zip(op.dims, op.shape, op.opaque, strict=True)):
-                row = [0] * len(geometry.extents)
-                if d in op.divided:
-                    self._divided.append((len(rows), op, d))
-                elif not opaque:
-                    for a, c in dim:
-                        row[a] += c
-                rows.append(row)
-                most.append(full)
-                least.append(full if opaque else 1)
-            self.parts.append(slice(start, len(rows)))
-        parts = zip(geometry.operands, self.parts, strict=True)
-        dims = [(op.element_bytes, part.start) for op, part in parts if op.dims]
-        self._starts, self._element_bytes = [start for _, start in dims], np.array([n for n, _ in dims], float)
-        self._scalar_bytes = sum(op.element_bytes for op in geometry.operands if not op.dims)
+        operands, axes = geometry.operands, len(geometry.extents)
+        self.rank = rank = max((len(op.dims) for op in operands), default=0) or 1
+        #: Dimensions of each operand before its own.
+        self.before = [rank - len(op.dims) for op in operands]
+        #: True for the dimensions that an operand has, (operands, dimensions, 1).
+        self.own_dims = np.array([[[d >= before] for d in range(rank)] for before in self.before], bool)
+        self.own_dims = self.own_dims.reshape(len(operands), rank, 1)
+        self.first_dim = np.array([[[d == before] for d in range(rank)] for before in self.before], bool)
+        self.first_dim = self.first_dim.reshape(len(operands), rank, 1)
+        self.shape = np.ones((len(operands), rank, 1), np.int64)
+        self.element_bytes = np.array([[op.element_bytes] for op in operands], np.int64).reshape(-1, 1)
+        #: True for the spatial axes of each operand, (operands, spatial axes, 1).
+        self.uses = np.array([[[i in op.axes] for i in self.spatial] for op in operands], bool)
+        self.uses = self.uses.reshape(len(operands), len(self.spatial), 1)
+        self.source_bytes = np.array([[op.source_bytes] for op in operands], np.int64).reshape(-1, 1)
+        self.stored_share = np.array([[op.stored_share] for op in operands], float).reshape(-1, 1)
         # Products of floats are exact up to 2**53, and much faster than those of integers.
-        self._matrix = np.array(rows, float).reshape(len(rows), len(geometry.extents))
-        self._most, self._least = np.array(most, float)[:, None], np.array(least, float)[:, None]
+        self._matrix, self._least = np.zeros((len(operands), rank, axes)), np.ones((len(operands), rank))
+        several = max((len(dim) for op in operands for dim in op.dims), default=0) or 1
+        #: True for the dimensions whose index depends on axes, (operands, dimensions, 1).
+        self.indexed = np.zeros((len(operands), rank, 1), bool)
+        self._along = np.full((len(operands), rank, several), axes)
+        #: |Coefficients| of the axes along each dimension, and its offset.
+        self.coefficients = np.zeros((len(operands), rank, several, 1), np.int64)
+        self.offsets = np.zeros((len(operands), rank, 1), np.int64)
+        self._divided: list[tuple[int, int, Operand]] = []
+        for n, (op, before) in enumerate(zip(operands, self.before, strict=True)):
+            for d, (dim, full, opaque) in enumerate(zip(op.dims, op.shape, op.opaque, strict=True), before):
+                self.shape[n, d] = full
+                self._along[n, d, : len(dim)] = [a for a, _ in dim]
+                self.indexed[n, d] = bool(dim)
+                self.coefficients[n, d, : len(dim), 0] = [c for _, c in dim]
+                self.offsets[n, d] = op.access.indices[d - before].const
+                if d - before in op.divided:
+                    self._divided.append((n, d, op))
+                elif opaque:
+                    self._least[n, d] = full
+                else:
+                    for a, c in dim:
+                        self._matrix[n, d, a] += c
+        self._matrix, self._least = self._matrix.reshape(-1, axes), self._least.reshape(-1, 1)
+        self._most = self.shape.reshape(-1, 1).astype(float)
 
     @classmethod
     def of(cls, geometry: Geometry) -> GpuNest:
@@ -121,29 +139,73 @@ class GpuNest:
             known = geometry.prepared[cls] = cls(geometry)
         return known
 
-    def boxes(self, tiles: Array) -> list[Array]:
-        """Return the bounding extents of each operand's tiles (see ``Operand.box``)."""
-        extents = self._extents(tiles).astype(np.int64)
-        return [extents[part] for part in self.parts]
+    def boxes(self, tiles: Array) -> Array:
+        """Return the bounding extents of the operands' tiles (see ``Operand.box``), (operands, dimensions, N)."""
+        return self._extents(tiles).astype(np.int64)
 
     def _extents(self, tiles: Array) -> Array:
-        """Return the boxes of all operands, one below the other, as floats."""
+        """Return the boxes as floats."""
         extents = self._matrix @ (tiles - 1)
         extents += self._least
-        for row, op, d in self._divided:
-            extents[row] = _quotients(op, d, tiles.astype(np.int64))
-        return np.minimum(extents, self._most, out=extents)
+        found = np.minimum(extents, self._most, out=extents).reshape(len(self.shape), self.rank, -1)
+        for n, d, op in self._divided:
+            own = _quotients(op, d - self.before[n], tiles.astype(np.int64))
+            np.minimum(own, self.shape[n, d], out=found[n, d], casting="unsafe")
+        return found
 
-    def elements(self, boxes: Sequence[Array], count: int) -> list[Array]:
-        """Return the number of elements of each operand's boxes."""
-        return [product(box, count) for box in boxes]
+    def elements(self, boxes: Array) -> Array:
+        """Return the number of elements of boxes, (operands, N)."""
+        return np.multiply.reduce(boxes, axis=1)
+
+    def along(self, columns: Array, other: int) -> Array:
+        """Return the columns of the axes that each dimension's index depends on, (operands, dimensions, axes, N).
+
+        Dimensions of fewer axes have `other` for the rest.
+        """
+        return np.concatenate([columns, np.full((1, columns.shape[1]), other, columns.dtype)])[self._along]
+
+    def points_along(self, tiles: Array) -> Array:
+        """Return the points of the axes that each dimension's index depends on, (operands, dimensions, N)."""
+        return np.multiply.reduce(self.along(tiles, 1), axis=2)
+
+    def neighbours_along(self, block: Array, part: Array) -> Array:
+        """Return the points of a part along each dimension, if they are neighbours there; else 1.
+
+        So they are along an axis of coefficient 1 that is the only one of a dimension to have several points in a block.
+        """
+        long = self.along(block > 1, False)
+        alone = np.add.reduce(long, axis=2, keepdims=True, dtype=np.int64) == 1
+        return np.multiply.reduce(np.where(long & alone & (self.coefficients == 1), self.along(part, 1), 1), axis=2)
+
+    def over_own_axes(self, columns: Array) -> Array:
+        """Return products of columns of the spatial axes over each operand's own, (operands, N)."""
+        return np.multiply.reduce(np.where(self.uses, columns, 1), axis=1)
+
+    def runs(self, boxes: Array) -> Array:
+        """Return the length, in elements, of the contiguous runs in memory that make up boxes, (operands, N)."""
+        length = boxes[:, -1]
+        if self.rank > 1:
+            inner = boxes[:, :0:-1]  # from the last dimension to the second
+            whole = np.logical_and.accumulate(inner == self.shape[:, :0:-1], axis=1)
+            length = length * np.multiply.reduce(np.where(whole, boxes[:, -2::-1], 1), axis=1)
+        return length
+
+    def read_once(self, boxes: Array, own: Array) -> Array:
+        """Return the number of elements that a thread reads in its part of a step, each once, (operands, N).
+
+        Parameters
+        ----------
+        boxes : array of (operands, dimensions, N)
+            Bounding extents of the part.
+        own : array of (axes, N)
+            Points of the part. Of a window that no neighbour overlaps (stride as wide as the tile) only the needed
+            elements are read.
+        """
+        return np.multiply.reduce(np.minimum(boxes, self.points_along(own)), axis=1)
 
     def input_bytes(self, tiles: Array) -> Array:
         """Return the bytes of all operands' boxes."""
-        if not self._starts:
-            return np.full(tiles.shape[1], float(self._scalar_bytes))
-        elements = np.multiply.reduceat(self._extents(tiles), self._starts, axis=0)
-        return self._element_bytes @ elements + self._scalar_bytes
+        return self.element_bytes[:, 0] @ self.elements(self._extents(tiles))
 
     def traffic_and_footprint(self, tiles: Array) -> tuple[Array, Array, Array]:
         """Return three byte counts: moved into a level by the whole operator, inputs of a tile, all that it holds.
@@ -173,15 +235,6 @@ class GpuNest:
         return over
 
     @cached_property
-    def fragment_axes(self) -> list[list[int]]:
-        """Spatial axes of each operand."""
-        return [sorted(op.axes & self.geometry.spatial_set) for op in self.geometry.operands]
-
-    def among(self, axes: frozenset[int]) -> list[int]:
-        """Return the positions, among the spatial axes, of those in a set."""
-        return [n for n, i in enumerate(self.spatial) if i in axes]
-
-    @cached_property
     def outputs_whole(self) -> int:
         return prod(self.geometry.extents[i] for i in self.spatial)
 
@@ -208,32 +261,3 @@ def _quotients(op: Operand, d: int, tiles: Array) -> Array:
     phase = first % step
     last = phase + (index.divisor - 1 - phase) // step * step
     return 1 + (span + last) // index.divisor
-
-
-def runs(op: Operand, box: Array) -> Array:
-    """Return the length, in elements, of the contiguous runs in memory that make up each box."""
-    if not len(box):
-        return np.ones(box.shape[1], np.int64)
-    length, whole = box[-1], box[-1] == op.shape[-1]
-    for d in range(len(box) - 2, -1, -1):
-        length = np.where(whole, length * box[d], length)
-        whole = whole & (box[d] == op.shape[d])
-    return length
-
-
-def read_once(op: Operand, box: Array, own: Array) -> Array:
-    """Return the number of elements that a thread reads in its part of a step, each once.
-
-    Parameters
-    ----------
-    box : array of (dimensions, N)
-        Bounding extents of the part.
-    own : array of (axes, N)
-        Points of the part. Of a window that no neighbour overlaps (stride as wide as the tile) only the needed
-        elements are read.
-    """
-    total = np.ones(own.shape[1], np.int64)
-    for dim, extent, full in zip(op.dims, box, op.shape, strict=True):
-        points = product([own[a] for a, _ in dim], own.shape[1])
-        total = total * np.minimum(np.minimum(extent, points), full)
-    return total

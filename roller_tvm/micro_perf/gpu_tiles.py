@@ -38,7 +38,7 @@ from .gpu_constants import (
     QUICK_CONFLICTS_MOST,
 )
 from .gpu_kernel import staged_times
-from .gpu_nest import Array, GpuNest, ceil_div, columns, product, read_once, round_up
+from .gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up
 from .gpu_times import Times
 from .kernel import StagedTable
 from .occupancy import resident_blocks
@@ -127,15 +127,14 @@ class Tiled:
         )  # fmt: skip
 
     @cached_property
-    def rounds(self) -> list[Array]:
-        """Fetches of a thread in a step, for each operand."""
-        elements = self.kernels.elements
-        return [ceil_div(n, v * self.threads) for n, v in zip(elements, self.vectors, strict=True)]
+    def rounds(self) -> Array:
+        """Fetches of a thread in a step, (operands, N)."""
+        return ceil_div(self.kernels.elements, self.vectors * self.threads)
 
     @cached_property
     def fetched(self) -> Array:
         """Elements that a thread fetches in a step."""
-        return np.add.reduce([n * v for n, v in zip(self.rounds, self.vectors, strict=True)], axis=0)
+        return np.add.reduce(self.rounds * self.vectors, axis=0)
 
     @cached_property
     def body(self) -> Array:
@@ -143,14 +142,14 @@ class Tiled:
         return body_of(self.nest, self.thread, self.unrolled)
 
     @cached_property
-    def body_boxes(self) -> list[Array]:
-        """Extents of the operands' parts that this code reads."""
+    def body_boxes(self) -> Array:
+        """Extents of the operands' parts that this code reads, (operands, dimensions, N)."""
         return self.nest.boxes(self.body)
 
     @cached_property
-    def read(self) -> list[Array]:
-        """Elements of each operand that this code reads."""
-        return self.nest.elements(self.body_boxes, self.count)
+    def read(self) -> Array:
+        """Elements that this code reads, (operands, N)."""
+        return self.nest.elements(self.body_boxes)
 
     @cached_property
     def register_tiles(self) -> RegisterTiles:
@@ -215,7 +214,7 @@ def quick_estimates(made: Tiled, device: DeviceSpec) -> Times:
 def quick_times(made: Tiled, device: DeviceSpec) -> QuickTimes:
     """Return the predicted times of staged contractions, with few effects."""
     nest, kernels = made.nest, made.kernels
-    g, boxes, elements = nest.geometry, kernels.boxes, kernels.elements
+    g = nest.geometry
     rates, warp = GpuRates.of(device, g.stage.dtype), device.vector_width
     threads, warps = made.threads, ceil_div(made.threads, warp)
     registers = made.registers(device)
@@ -231,18 +230,18 @@ def quick_times(made: Tiled, device: DeviceSpec) -> QuickTimes:
     load_slots, wavefronts = shared_reads(made, warp)
     shared_bytes = wavefronts * kernels.depth * rounds * warps * rates.line
     shared_read = shared_bytes / rates.shared
-    of_step = [sectors(op, box, rates.sector) for op, box in zip(g.operands, boxes, strict=True)]
+    of_step = sectors(nest, kernels.boxes, rates.sector)
     near = np.add.reduce(of_step, axis=0)
-    fetch_slots = np.zeros(made.count, np.int64)
-    for op, n, vector in zip(g.operands, made.rounds, made.vectors, strict=True):
-        fetch_slots += n * (2 + FETCH_OVERHEAD + FETCH_GUARD_OVERHEAD * op.guarded + op.arithmetic * vector)
+    fixed = [[2 + FETCH_OVERHEAD + FETCH_GUARD_OVERHEAD * op.guarded] for op in g.operands]
+    on_the_way = [[op.arithmetic] for op in g.operands]
+    fetch_slots = np.add.reduce(made.rounds * (np.array(fixed) + np.array(on_the_way) * made.vectors), axis=0)
     slots = (points * arithmetic + load_slots * kernels.depth * rounds) + fetch_slots
     issue = slots * warps / rates.issue
-    staged_bytes = sum(n * op.element_bytes for op, n in zip(g.operands, elements, strict=True))
+    staged_bytes = np.add.reduce(kernels.elements * nest.element_bytes, axis=0)
 
     # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
     busiest, waves = busiest_unit(device, blocks, resident)
-    far = far_traffic(nest, device, made.block, device.units * resident, [n * steps for n in of_step])
+    far = far_traffic(nest, device, made.block, device.units * resident, of_step * steps)
     pipes = {
         "compute": compute, "issue": issue, "shared": shared_read + staged_bytes / rates.shared,
         "l2": near / rates.l2, "dram": far / (blocks * steps) / rates.dram,
@@ -316,18 +315,13 @@ def shared_reads(made: Tiled, warp: int) -> tuple[Array, Array]:
     own = made.body
     part = own.copy()
     part[nest.outer] //= made.vthreads[nest.outer]
-    covered = spread(kernels.lanes, np.full(made.count, warp))
-    slots, wavefronts = np.zeros(made.count), np.zeros(made.count)
-    operands, boxes = nest.geometry.operands, zip(kernels.boxes, made.body_boxes, strict=True)
-    for op, (box, mine), padding in zip(operands, boxes, made.padding, strict=True):
-        loads = read_once(op, mine, own)
-        instructions_ = loads / read_widths(op.dims, box, mine, padding, made.block, part)
-        spread_over = product(covered[nest.among(op.axes)], made.count)
-        slots += instructions_
-        words = loads * op.element_bytes * spread_over / WAVEFRONT_BYTES * _conflict(nest.geometry, op)
-        wavefronts += np.maximum(instructions_, words)
+    loads = nest.read_once(made.body_boxes, own)
+    slots = loads / read_widths(nest, kernels.boxes, made.body_boxes, made.padding, made.block, part)
+    over = nest.over_own_axes(spread(kernels.lanes, np.full(made.count, warp)))
+    conflicts = np.array([[_conflict(nest.geometry, op)] for op in nest.geometry.operands])
+    words = loads * nest.element_bytes * over / WAVEFRONT_BYTES * conflicts
     points = nest.depth(made.unrolled)
-    return slots / points, wavefronts / points
+    return np.add.reduce(slots, axis=0) / points, np.add.reduce(np.maximum(slots, words), axis=0) / points
 
 
 def _conflict(geometry: Geometry, operand: Operand) -> float:

@@ -268,29 +268,33 @@ class StagedTable:
         return self.outputs * self.depth / (self.nest.outputs(self.body) * self.nest.depth(self.body))
 
     @cached_property
-    def boxes(self) -> list[Array]:
-        """Extents of the tile that a step fetches, for each operand."""
+    def boxes(self) -> Array:
+        """Extents of the tiles that a step fetches, (operands, dimensions, N)."""
         return self.nest.boxes(self.block)
 
+    def own_boxes(self, number: int) -> Array:
+        """Return the extents of an operand's tiles along its own dimensions."""
+        return self.boxes[number, self.nest.before[number] :]
+
     @cached_property
-    def body_boxes(self) -> list[Array]:
-        """Extents of the operands' parts that a body reads."""
+    def body_boxes(self) -> Array:
+        """Extents of the operands' parts that a body reads, (operands, dimensions, N)."""
         return self.nest.boxes(self.body)
 
     @cached_property
-    def elements(self) -> list[Array]:
-        """Elements of the tile that a step fetches, for each operand."""
-        return self.nest.elements(self.boxes, self.count)
+    def elements(self) -> Array:
+        """Elements of the tiles that a step fetches, (operands, N)."""
+        return self.nest.elements(self.boxes)
 
     @cached_property
-    def rounds(self) -> list[Array]:
-        """Fetches of a thread in a step, for each operand."""
-        return [ceil_div(n, v * self.threads) for n, v in zip(self.elements, self.vectors, strict=True)]
+    def rounds(self) -> Array:
+        """Fetches of a thread in a step, (operands, N)."""
+        return ceil_div(self.elements, self.vectors * self.threads)
 
     @cached_property
     def fetched(self) -> Array:
         """Elements that a thread fetches in a step."""
-        return np.add.reduce([n * v for n, v in zip(self.rounds, self.vectors, strict=True)], axis=0)
+        return np.add.reduce(self.rounds * self.vectors, axis=0)
 
     @cached_property
     def shared_bytes(self) -> Array:

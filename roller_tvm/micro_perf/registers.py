@@ -51,27 +51,23 @@ class RegisterTiles:
     ----------
     accumulators : array
         Registers that hold a thread's outputs.
-    fragments : list of array
+    fragments : array of (operands, N)
         Each operand's registers for a thread's reads in one reduction step.
     """
 
     nest: GpuNest
     accumulators: Array
-    fragments: list[Array]
+    fragments: Array
 
     @classmethod
     def of(cls, nest: GpuNest, thread: Array) -> RegisterTiles:
         held = nest.outputs(thread) * words(nest.geometry.accumulator_bytes)
-        fragments = [
-            product([thread[a] for a in axes], thread.shape[1]) * words(op.element_bytes)
-            for op, axes in zip(nest.geometry.operands, nest.fragment_axes, strict=True)
-        ]
-        return cls(nest, held, fragments)
+        return cls(nest, held, nest.over_own_axes(thread[nest.outer]) * np.maximum(1, nest.element_bytes // 4))
 
     @property
     def operands(self) -> Array:
         """Registers of all fragments."""
-        return sum(self.fragments, np.zeros_like(self.accumulators))
+        return np.add.reduce(self.fragments, axis=0)
 
     def needed(self, device: DeviceSpec) -> Array:
         """Return the number of registers below which the tiles spill.
@@ -80,12 +76,12 @@ class RegisterTiles:
         """
         return self.accumulators + self.operands + (ADDRESSES if device.kind == "gpu" else 0)
 
-    def unspilled(self, read: Sequence[Array], fetched: Array, rolled: Array | bool = False) -> Array:
+    def unspilled(self, read: Array, fetched: Array, rolled: Array | bool = False) -> Array:
         """Return the registers that a thread needs so that none spills.
 
         Parameters
         ----------
-        read : sequence of array
+        read : array of (operands, N)
             Elements of each operand that the unrolled code reads; they are read ahead.
         fetched : array
             Elements that a thread fetches in a step.
@@ -93,38 +89,37 @@ class RegisterTiles:
             True if a loop indexes the register tile, which therefore cannot be in registers.
         """
         held = self.accumulators if rolled is False else np.where(rolled, 0, self.accumulators)
-        ahead = PER_PREFETCHED * np.minimum(PREFETCHED_MOST, sum(read, np.zeros_like(held)))
+        ahead = PER_PREFETCHED * np.minimum(PREFETCHED_MOST, np.add.reduce(read, axis=0))
         coming = PER_FETCHED_ELEMENT * np.minimum(FETCHED_MOST, fetched)
-        least = np.minimum.reduce(self.fragments) if self.fragments else 0
+        least = np.minimum.reduce(self.fragments) if len(self.fragments) else 0
         return held + least + 1 + ADDRESSES + ahead.astype(np.int64) + coming.astype(np.int64)
 
     def predicted(
-        self, device: DeviceSpec, read: Sequence[Array], threads: Array, fetches: Sequence[Array] = (),
-        vectors: Sequence[Array] | Array = (),
+        self, device: DeviceSpec, read: Array, threads: Array, fetches: Array | None = None,
+        vectors: Array | None = None,
     ) -> Array:  # fmt: skip
         """Return the registers that the compiler is expected to take, for occupancy.
 
         Parameters
         ----------
-        read : sequence of array
+        read : array of (operands, N)
             Elements of each operand that the unrolled code reads.
         threads : array
             Threads of a block.
-        fetches, vectors : sequence of array
-            For each operand, a thread's fetches in a step, and the elements of each.
+        fetches, vectors : array of (operands, N), optional
+            A thread's fetches in a step, and the elements of each.
         """
         cap = register_caps(device, threads)
         if device.kind != "gpu":
             return np.minimum(self.accumulators + self.operands, cap)
-        operands, zero = self.nest.geometry.operands, np.zeros_like(threads)
-        ahead, fetched = zero, zero
-        for op, n in zip(operands, read, strict=True):
-            ahead = ahead + np.minimum(n * words(op.element_bytes), PREFETCHED_MOST)
-        for n, width in zip(fetches, vectors, strict=bool(fetches)):
-            fetched = fetched + n * width
+        ahead = np.minimum(read * np.maximum(1, self.nest.element_bytes // 4), PREFETCHED_MOST)
         smaller = self.operands - np.maximum.reduce(self.fragments)
-        raw = BASE + PER_ACCUMULATOR * self.accumulators + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
-        raw = np.maximum(raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, REGISTERS_LEAST)
+        raw = BASE + PER_ACCUMULATOR * self.accumulators + PER_FRAGMENT * smaller
+        raw = raw + PER_PREFETCHED * np.add.reduce(ahead, axis=0)
+        if fetches is not None and vectors is not None:
+            raw = raw + PER_FETCH * np.add.reduce(fetches, axis=0)
+            raw = raw + PER_FETCHED * np.add.reduce(fetches * vectors, axis=0)
+        raw = np.maximum(raw, REGISTERS_LEAST)
         return np.minimum(np.ceil(raw / ROUNDED_TO).astype(np.int64) * ROUNDED_TO, cap)
 
 

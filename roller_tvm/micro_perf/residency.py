@@ -49,7 +49,7 @@ def residency(
     """
     tiles = RegisterTiles.of(table.nest, table.thread)
     held = np.where(table.rolled, 0, tiles.accumulators)
-    read = table.nest.elements(table.body_boxes, table.count)
+    read = table.nest.elements(table.body_boxes)
     needed = tiles.unspilled(read, table.fetched, table.rolled)
     cap = register_caps(device, table.threads)
     cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)

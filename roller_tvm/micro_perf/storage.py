@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .gpu_nest import Array, GpuNest, product, round_up
+from .gpu_nest import Array, GpuNest, round_up
 
 # Alignment that a vector access needs, in bytes; TVM declares shared arrays one after the other without alignment.
 VECTOR_ALIGNMENT = 16
@@ -71,14 +71,14 @@ def storage_elements(box: Sequence[int], aligned: Sequence[tuple[int, int]]) -> 
     return stride * box[0] if box else 1
 
 
-def vector_quanta(nest: GpuNest, vectors: Array, whole: Array | bool = True) -> list[Array]:
-    """Return, per operand, the elements of which a buffer must be a multiple to keep vectors into the next aligned."""
+def vector_quanta(nest: GpuNest, vectors: Array, whole: Array | bool = True) -> Array:
+    """Return the elements of which buffers must be a multiple to keep vectors into the next aligned, (operands, N)."""
     wide = (np.maximum.reduce(vectors) > 1) & whole
-    return [np.where(wide, max(1, VECTOR_ALIGNMENT // op.element_bytes), 1) for op in nest.geometry.operands]
+    return np.where(wide, np.maximum(1, VECTOR_ALIGNMENT // nest.element_bytes), 1)
 
 
 def stored_bytes(
-    nest: GpuNest, boxes: Sequence[Array], padding: Array, vectors: Array, whole: Array | bool = True
+    nest: GpuNest, boxes: Array, padding: Array, vectors: Array, whole: Array | bool = True
 ) -> Array:
     """Return the bytes of all staged operands: ``storage_elements`` of ``alignments`` for N boxes of each.
 
@@ -89,57 +89,59 @@ def stored_bytes(
     whole : array
         True if buffers are rounded up to whole vectors.
     """
-    total = np.zeros(padding.shape[1], np.int64)
-    quanta = vector_quanta(nest, vectors, whole)
-    for op, box, added, quantum in zip(nest.geometry.operands, boxes, padding, quanta, strict=True):
-        if len(box) < 2:
-            elements = product(box, len(added))
-        else:
-            elements = round_up((box[-1] + added) * product(box[1:-1], len(added)), quantum) * box[0]
-        total += elements * op.element_bytes
-    return total
+    # The stride of an operand's first dimension is rounded up; a vector has none.
+    first = np.where(nest.first_dim, boxes, 1)  # those that have rows, too
+    stride = (boxes[:, -1] + padding) * np.multiply.reduce(np.where(nest.first_dim, 1, boxes)[:, :-1], axis=1)
+    strided = round_up(stride, vector_quanta(nest, vectors, whole)) * np.multiply.reduce(first, axis=1)
+    elements = np.where(nest.own_dims[:, -2:].all(axis=1), strided, boxes[:, -1]) if nest.rank > 1 else boxes[:, -1]
+    return np.add.reduce(elements * nest.element_bytes, axis=0)
+
+
+#: Elements of a read by the remainder of its run by 4.
+_WIDTHS = np.array([4, 1, 2, 1])
 
 
 def read_widths(
-    dims: Sequence[Sequence[tuple[int, int]]], box: Array, mine: Array, padding: Array, block: Array, part: Array
+    nest: GpuNest, boxes: Array, mine: Array, padding: Array, block: Array, part: Array
 ) -> Array:
     """Return the elements that one read of a staged buffer moves; trailing dimensions read whole are one run.
 
     Parameters
     ----------
-    dims : sequence of sequence of (axis, stride)
-        Axes that index each dimension.
-    box, mine : array of (dimensions, N)
+    boxes, mine : array of (operands, dimensions, N)
         Extents of the buffers, and of a thread's part of them.
-    padding : array
+    padding : array of (operands, N)
         Elements added to a row.
     block, part : array of (axes, N)
         A block's tile, and a thread's number of neighbouring points.
 
+    Returns
+    -------
+    array of (operands, N)
+
     Examples
     --------
-    >>> box, mine, block, part = (np.array(t)[:, None] for t in ([8, 32], [1, 4], [8, 32], [1, 4]))
-    >>> read_widths([[(0, 1)], [(1, 1)]], box, mine, np.array([0]), block, part).tolist()
-    [4]
+    >>> from roller_tvm.ir.operators import matmul
+    >>> from .geometry import Geometry
+    >>> nest = GpuNest.of(Geometry.of(matmul(m=64, n=64, k=64), "matmul"))
+    >>> block, part = (np.array(t)[:, None] for t in ([64, 32, 8], [4, 4, 1]))
+    >>> read_widths(nest, nest.boxes(block), nest.boxes(part), np.array([[0], [0]]), block, part).tolist()
+    [[1], [4]]
     """
-    count = box.shape[1]
-    width, below = np.ones(count, np.int64), np.ones(count, np.int64)
-    here = np.ones(count, bool)  # rows whose run begins in this dimension or in one before it
-    for d in range(len(box) - 1, -1, -1):
-        # Axes of one point count for nothing: what is left must be one axis of stride 1 to make the run longer.
-        long = [block[a] > 1 for a, _ in dims[d]]
-        several = np.add.reduce(long, axis=0) if long else np.zeros(count, np.int64)
-        length = below
-        for (a, c), is_long in zip(dims[d], long, strict=True):
-            if c == 1:
-                length = np.where(is_long & (several == 1), below * part[a], length)
-        row = box[d] * below + np.where(below == 1, padding, 0)
-        run = np.gcd(length, row)
-        width = np.where(here, np.where(run % 4 == 0, 4, np.where(run % 2 == 0, 2, 1)), width)
+    # Axes of one point count for nothing: what is left must be one axis of stride 1 to make the run longer.
+    neighbours = nest.neighbours_along(block, part)
+    below, unpadded = np.ones_like(padding), padding == 0
+    width, here = np.ones_like(padding), np.ones(padding.shape, bool)  # whose run begins in this dimension or before it
+    whole = mine == boxes
+    for d in range(nest.rank - 1, -1, -1):
+        box = boxes[:, d]
+        row = box * below if unpadded.all() else box * below + np.where(below == 1, padding, 0)
+        run = np.gcd(below * neighbours[:, d], row)
+        width = np.where(here & nest.own_dims[:, d], _WIDTHS[run % 4], width)
         if d == 0:
             break
-        here = here & (mine[d] == box[d]) & (padding == 0)
+        here = here & whole[:, d] & unpadded
         if not here.any():
             break
-        below = np.where(here, below * box[d], below)
+        below = np.where(here, below * box, below)
     return width

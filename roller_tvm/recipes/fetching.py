@@ -5,8 +5,6 @@ Tiles are tables of N columns (see ``gpu_nest``), and so are the results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..device import DeviceSpec
@@ -18,7 +16,7 @@ from ..micro_perf.storage import VECTOR_ALIGNMENT
 INDEXED = 4
 
 
-def within_rows(boxes: Sequence[Array], vectors: Array) -> Array:
+def within_rows(boxes: Array, vectors: Array) -> Array:
     """Return widths of fetches, narrowed where a vector would leave its row, as TVM finds no run in such a vector.
 
     Parameters
@@ -28,66 +26,57 @@ def within_rows(boxes: Sequence[Array], vectors: Array) -> Array:
 
     Examples
     --------
-    >>> within_rows([np.array([[1], [8]]), np.array([[12], [3]])], np.array([[1], [16]])).ravel().tolist()
+    >>> within_rows(np.array([[[1], [8]], [[12], [3]]]), np.array([[1], [16]])).ravel().tolist()
     [1, 4]
     """
-    result = vectors.copy()
-    for width, box in zip(result, boxes, strict=True):
-        if not (width > INDEXED).any():
-            continue
-        row = np.ones_like(width)
-        for extent in box:
-            row = np.where(extent > 1, extent, row)
-        while (leaves := (width > INDEXED) & (row % width != 0)).any():
-            width[leaves] //= 2
+    if not (vectors > INDEXED).any():
+        return vectors
+    result, row = vectors.copy(), np.ones_like(vectors)
+    for d in range(boxes.shape[1]):
+        row = np.where(boxes[:, d] > 1, boxes[:, d], row)
+    while (leaves := (result > INDEXED) & (row % result != 0)).any():
+        result[leaves] //= 2
     return result
 
 
-def fetch_vectors(nest: GpuNest, boxes: Sequence[Array], block: Array, device: DeviceSpec, padding: Array) -> Array:
-    """Return how many elements one fetch of each operand can move, (operands, N)."""
+def fetch_vectors(nest: GpuNest, boxes: Array, block: Array, device: DeviceSpec, padding: Array) -> Array:
+    """Return how many elements one fetch of each operand can move, (operands, N).
+
+    They are contiguous and aligned in both memories, and not guarded.
+    """
     operands = nest.geometry.operands
-    if any(len(op.shape) < 2 for op in operands):  # the stride of a one-dimensional buffer cannot be aligned
-        return np.ones(padding.shape, np.int64)
-    over = nest.overhangs(block)
-    widths = [
-        _fetch_vector(nest, op, box, block, over, device, added)
-        for op, box, added in zip(operands, boxes, padding, strict=True)
-    ]
-    return within_rows(boxes, np.array(widths).reshape(padding.shape))
-
-
-def _fetch_vector(
-    nest: GpuNest, operand: Operand, box: Array, block: Array, over: Array, device: DeviceSpec, padding: Array
-) -> Array:
-    """Return how many elements one fetch can move: contiguous and aligned in both memories, not guarded."""
-    count = block.shape[1]
-    best, below = np.ones(count, np.int64), np.ones(count, np.int64)
-    widest = device.vector_bytes // operand.element_bytes
-    if not operand.plain or widest < 2:
+    best = np.ones(padding.shape, np.int64)
+    # The stride of a one-dimensional buffer cannot be aligned.
+    if any(len(op.shape) < 2 for op in operands) or not any(op.plain for op in operands):
         return best
-    guarded = np.logical_or.reduce(over[sorted(operand.axes)], axis=0) if operand.axes else np.zeros(count, bool)
-    here = np.ones(count, bool)
-    for d in range(len(box) - 1, -1, -1):
+    widest = np.array([[device.vector_bytes // op.element_bytes if op.plain else 1] for op in operands])
+    widths = sorted({w for most in widest.ravel().tolist() for w in (most // 2, most) if w > 1})
+    whole = block >= nest.extents
+    divided = nest.extents % block == 0
+    # Distances at which blocks start along a dimension: none along an axis that a block covers whole.
+    steps = np.gcd.reduce(nest.coefficients * nest.along(np.where(whole, 0, block), 0), axis=2)
+    starts = np.logical_and.reduce(nest.along((block == 1) | divided, True), axis=2)
+    guarded = np.logical_or.reduce(nest.uses & ~divided[nest.outer], axis=1)
+    below, here = np.ones_like(best), np.ones(best.shape, bool)
+    unpadded = (padding == 0) & ~guarded
+    for d in range(nest.rank - 1, -1, -1):
         # Multiples of the width: where vectors start along the dimension, and all lengths.
-        multiple = np.gcd(box[d] * below, operand.shape[d] * below)
-        multiple = np.gcd(np.gcd(multiple, box[d] * below + padding), operand.access.indices[d].const * below)
-        starts = np.ones(count, bool)
-        for a, c in operand.dims[d]:
-            whole = block[a] >= nest.extents[a]
-            multiple = np.gcd(multiple, np.where(whole, 0, c * block[a] * below))
-            starts &= (block[a] == 1) | (nest.extents[a] % block[a] == 0)
-        for width in (widest // 2, widest):
-            if width > 1:
-                best = np.where(here & starts & (multiple % width == 0), width, best)
+        box = boxes[:, d]
+        multiple = np.gcd(box, np.gcd(nest.shape[:, d], nest.offsets[:, d]))
+        multiple = np.gcd(np.gcd(multiple, steps[:, d]) * below, box * below + padding)
+        fits = here & starts[:, d] & nest.own_dims[:, d]
+        for width in widths:
+            able = (widest == width) | (widest // 2 == width)
+            best = np.where(fits & able & (multiple % width == 0), width, best)
         if d == 0:
             break
         # Trailing dimensions that the box covers whole are one run with the one before, unless rows are padded.
-        here = here & (padding == 0) & ~guarded & (box[d] == operand.shape[d])
+        here = here & unpadded & (box == nest.shape[:, d])
         if not here.any():
             break
-        below = np.where(here, below * box[d], below)
-        best = np.where(here, 1, best)
-    return best
+        below = np.where(here, below * box, below)
+        best = np.where(here & nest.own_dims[:, d - 1], 1, best)
+    return within_rows(boxes, best)
 
 
 def store_vectors(nest: GpuNest, block: Array, thread: Array, vthreads: Array) -> Array:
@@ -103,7 +92,7 @@ def store_vectors(nest: GpuNest, block: Array, thread: Array, vthreads: Array) -
     return width
 
 
-def storage_paddings(nest: GpuNest, boxes: Sequence[Array], unrolled: Array, device: DeviceSpec) -> Array:
+def storage_paddings(nest: GpuNest, boxes: Array, unrolled: Array, device: DeviceSpec) -> Array:
     """Return rule 3's padding of each operand in elements, (operands, N): 0 unless neighbouring threads walk rows."""
     count = unrolled.shape[1]
     found = [

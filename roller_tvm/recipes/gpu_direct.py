@@ -215,10 +215,7 @@ def direct_times(
     boxes_whole = product(nest.grid(block), count)
     share = np.minimum(1.0, blocks / boxes_whole)
     boxes = nest.boxes(whole)
-    per_box = [
-        (sectors(op, box, rates.sector) * _rows_read(op, box, whole) * share).astype(np.int64)
-        for op, box in zip(geometry.operands, boxes, strict=True)
-    ]
+    per_box = (sectors(nest, boxes, rates.sector) * _rows_read(nest, boxes, whole) * share).astype(np.int64)
     far = far_traffic(nest, device, whole, device.units * resident, per_box)
     again = np.zeros(count)
     for op, moved in zip(geometry.operands, per_box, strict=True):
@@ -227,7 +224,7 @@ def direct_times(
 
     # One item of a thread: `vector` outputs.
     loads, slots, wavefronts = np.zeros(count), np.zeros(count), np.zeros(count)
-    for op, elements in zip(geometry.operands, nest.elements(nest.boxes(own), count), strict=True):
+    for op, elements in zip(geometry.operands, nest.elements(nest.boxes(own)), strict=True):
         wide = vector if _contiguous(geometry, op) else np.ones_like(vector)
         loads += elements / wide
         guards = LOAD_GUARD_OVERHEAD * op.guarded + op.arithmetic
@@ -274,18 +271,15 @@ def direct_registers(nest: GpuNest, thread: Array, items: Array, vector: Array) 
     own = thread.copy()
     own[nest.inner] = nest.extents[nest.inner]
     loads = np.zeros(len(vector))
-    for op, elements in zip(geometry.operands, nest.elements(nest.boxes(own), len(vector)), strict=True):
+    for op, elements in zip(geometry.operands, nest.elements(nest.boxes(own)), strict=True):
         loads += elements * (1 + PER_GUARD * op.guarded)
     return np.maximum(LOOP, UNROLLED + vector + np.ceil(loads).astype(np.int64))
 
 
-def _rows_read(operand: Operand, box: Array, tiles: Array) -> Array:
-    """Return the share of each box's rows that are read: strides wider than the window skip some."""
-    share = np.ones(tiles.shape[1])
-    for dim, extent in list(zip(operand.dims, box, strict=True))[:-1]:
-        if dim:
-            share *= np.minimum(1.0, product([tiles[a] for a, _ in dim], tiles.shape[1]) / extent)
-    return share
+def _rows_read(nest: GpuNest, boxes: Array, tiles: Array) -> Array:
+    """Return the share of boxes' rows that are read, (operands, N): strides wider than the window skip some."""
+    share = np.minimum(1.0, nest.points_along(tiles) / boxes)
+    return np.multiply.reduce(np.where(nest.indexed, share, 1.0)[:, :-1], axis=1)
 
 
 def _contiguous(geometry: Geometry, operand: Operand) -> bool:

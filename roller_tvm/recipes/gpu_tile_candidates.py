@@ -16,7 +16,7 @@ import numpy as np
 from ..device import DeviceSpec
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_constants import ACCUMULATORS, FETCHES
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up, runs
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up
 from ..micro_perf.gpu_tiles import Tiled, quick_times
 from ..micro_perf.registers import UNLIMITED, RegisterTiles, register_caps, unrolled_steps, usable_limits
 from ..roller.alignment import Rejection, aligned_extents, execution_unit, tensor_shape, transaction
@@ -215,27 +215,26 @@ def misaligned(ctx: Context, block: Array) -> Rules:
     """Return rules 2 and 4 over block tiles."""
     g, nest = ctx.geometry, GpuNest.of(ctx.geometry)
     rules = Rules(block.shape[1], lambda n: f"block {_tile(block, n)}")
+    covered = ceil_div(nest.extents, block) * block
     for i in g.spatial:
         extent, eps = g.extents[i], shape_eps(ctx, i)
-        covered = ceil_div(extent, block[i]) * block[i]
 
         def uneven(n: int, i: int = i, eps: float = eps) -> Rejection | None:
             return tensor_shape(g.extents[i], int(block[i, n]), eps, g.axes[i])
 
-        rules.hold(covered <= extent * (1 + eps) + 1e-9, uneven)
+        rules.hold(covered[i] <= extent * (1 + eps) + 1e-9, uneven)
     over = np.add.reduce(nest.overhangs(block), axis=0, dtype=np.int64)
     rules.hold(over <= 1, lambda n: one_overhang(int(over[n])))
     sector, eps = ctx.device.far.transaction_bytes, max(ctx.eps, WASTED_RUN)
-    for op, box in zip(g.operands, nest.boxes(block), strict=True):
-        if not len(box):
-            continue
-        run, full = runs(op, box), box[-1] >= op.shape[-1]
-        half = max(1, sector // op.element_bytes // 2)  # of a sector
+    boxes, halves = nest.boxes(block), np.maximum(1, sector // nest.element_bytes // 2)  # of a sector
+    runs, full = nest.runs(boxes), boxes[:, -1] >= nest.shape[:, -1]
+    whole = full | (round_up(runs, halves) <= runs * (1 + eps))
+    for op, run, half, fits in zip(g.operands, runs, halves[:, 0].tolist(), whole, strict=True):
 
         def short(n: int, run: Array = run, half: int = half, name: str = op.name) -> Rejection | None:
             return transaction(int(run[n]), False, half, eps, name)
 
-        rules.hold(full | (ceil_div(run, half) * half <= run * (1 + eps)), short)
+        rules.hold(fits, short)
     return rules
 
 

@@ -325,17 +325,15 @@ def transpose_estimate(
     resident = min(resident, ceil(blocks / device.units))
     busiest, waves = busiest_unit(device, blocks, resident)
 
-    read = [*staged, *others]
-    boxes = [op.box(tile) for op in read]
-    moved = [sectors(op, columns([box], len(box)), rates.sector) for op, box in zip(read, boxes, strict=True)]
-    seen = Geometry(geometry.expression, geometry.stage, tuple(read), 0, 0, geometry.output_bytes)
-    block = columns([tile], len(tile))
-    far = float(far_traffic(GpuNest(seen), device, block, np.array([device.units * resident]), moved)[0])
+    seen = Geometry(geometry.expression, geometry.stage, (*staged, *others), 0, 0, geometry.output_bytes)
+    nest, block = GpuNest(seen), columns([tile], len(tile))
+    moved = sectors(nest, nest.boxes(block), rates.sector)
+    far = float(far_traffic(nest, device, block, np.array([device.units * resident]), moved)[0])
     last = geometry.vector_axis
     run = (tile[last] if last is not None else 1) * geometry.output_bytes
     waste = ceil(run / rates.sector) * rates.sector / run
     store_bytes = outputs * geometry.output_bytes * waste
-    fetched = sum(prod(box) for box in boxes[: len(staged)])
+    fetched = sum(op.elements(tile) for op in staged)
     arithmetic = geometry.stage.flops_per_point + geometry.epilogue_flops
     arithmetic += sum(op.arithmetic for op in geometry.operands)
     warps = ceil(threads / device.vector_width)
@@ -347,7 +345,7 @@ def transpose_estimate(
         for op, padding in zip(staged, shape.padding, strict=True)
     )
     bank_time = (fetched + elements * turned) * geometry.output_bytes / rates.shared
-    near = float(sum(int(n[0]) for n in moved))
+    near = float(moved.sum())
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
     alone = rates.dram_latency * max(1.0, items / IN_FLIGHT) + 2 * rates.shared_latency + max(dram, l2)

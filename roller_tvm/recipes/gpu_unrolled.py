@@ -152,12 +152,10 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
     busiest, waves = busiest_unit(device, blocks, resident)
     read = [op for op in geometry.operands if not op.computed]
     nest, tile = GpuNest.of(geometry), columns([block], len(block))
-    per_block = [
-        sectors(op, box, rates.sector) * (not op.computed)
-        for op, box in zip(geometry.operands, nest.boxes(tile), strict=True)
-    ]
+    from_memory = np.array([[not op.computed] for op in geometry.operands])
+    per_block = sectors(nest, nest.boxes(tile), rates.sector) * from_memory
     far = float(far_traffic(nest, device, tile, np.array([device.units * resident]), per_block)[0])
-    near = float(sum(int(n[0]) for n in per_block))
+    near = float(per_block.sum())
 
     warps = ceil(threads / device.vector_width)
     points = prod(own)

@@ -93,8 +93,9 @@ class Candidates:
 
     def keep(self, mask: NDArray[np.bool_], rule: Callable[[int], Rejection] | None = None) -> None:
         """Keep the candidates of a mask; `rule` returns the rejection of one of the others, None leaves them untold."""
-        self._broken[self.alive & ~mask] = len(self._sentences)
-        self._sentences.append(rule)
+        if not mask.all():
+            self._broken[self.alive & ~mask] = len(self._sentences)
+            self._sentences.append(rule)
 
     def rows(self) -> NDArray[np.intp]:
         """Return the numbers of the candidates that are alive."""
