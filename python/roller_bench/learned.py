@@ -66,7 +66,7 @@ def kernel_features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray
         return np.array([row[name] for name in KERNEL_NAMES])
     body, table = body_of(kernel), StagedTable.of([kernel])
     slots, cycles = (float(n[0]) for n in shared_loads(table, warp))
-    copies = [fetches(table, n, warp, sector) for n in range(len(g.operands))]
+    copies = fetches(table, warp, sector)
     tiles = RegisterTiles.of(table.nest, table.thread)
     parts = [int(n[0]) for n in tiles.fragments]
     of_step = int(sectors(table.nest, table.boxes, sector).sum())
@@ -81,11 +81,11 @@ def kernel_features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray
         "statements": _log(body.outputs * body.depth), "rolled": float(body.rolled),
         "shared_bytes": _log(kernel.shared_bytes), "depth": _log(kernel.depth), "steps": _log(kernel.steps),
         "reads_per_flop": _log(body.times * slots / points), "read_cycles_per_flop": _log(body.times * cycles / points),
-        "store_conflicts": max(float(c.conflicts[0]) for c in copies),
-        "fetches": _log(sum(int(c.rounds[0]) for c in copies)),
-        "fetch_vector": _log(max(int(c.vector[0]) for c in copies)),
-        "moved_per_flop": _log(sum(float(c.moved[0]) for c in copies) * rounds / flops),
-        "requested_per_flop": _log(sum(float(c.requested[0]) for c in copies) * rounds / flops),
+        "store_conflicts": float(copies.conflicts.max()),
+        "fetches": _log(int(copies.rounds.sum())),
+        "fetch_vector": _log(int(copies.vector.max())),
+        "moved_per_flop": _log(float(copies.moved.sum()) * rounds / flops),
+        "requested_per_flop": _log(float(copies.requested.sum()) * rounds / flops),
         "sector_bytes_per_flop": _log(of_step * rounds / flops), "run_first": _log(lengths[0]),
         "run_last": _log(lengths[-1]), "output_sectors": float(store_sectors(table, warp, sector)[0]),
         "output_run": _log(kernel.block[last]),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .geometry import Geometry, Operand
-from .gpu_nest import Array, ceil_div, distinct
+from .gpu_nest import Array, GpuNest, ceil_div, distinct
 from .kernel import StagedTable
 
 #: Number of a fetch's warps to look at; the others are like them.
@@ -23,7 +23,7 @@ BANKS = 32
 
 @dataclass(frozen=True)
 class Fetches:
-    """The copy of one operand into shared memory in one step of a block: a column for each of N kernels.
+    """Copies of the operands into shared memory in one step of a block, each an array of (operands, N).
 
     Parameters
     ----------
@@ -46,6 +46,11 @@ class Fetches:
     requested: Array
     moved: Array
     conflicts: Array
+
+    @property
+    def instructions(self) -> Array:
+        """Instructions of a copy: one for a vector, or one for each element."""
+        return np.where(self.vectorised, 1, self.vector)
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -81,42 +86,99 @@ def first_element(geometry: Geometry, operand: Operand) -> int:
     return 0
 
 
-def fetches(table: StagedTable, number: int, warp: int, sector: int) -> Fetches:
-    """Count the copies of operand `number`: lanes take neighbouring vectors of the tile in turn."""
-    op, box, vector = table.nest.geometry.operands[number], table.own_boxes(number), table.vectors[number]
-    vectorised = np.zeros(table.count, bool)
-    if not op.guarded and op.as_stored:
-        vectorised = (vector > 1) & _whole_vectors(box, op.shape, vector)
+def fetches(table: StagedTable, warp: int, sector: int) -> Fetches:
+    """Count the copies of the operands: lanes take neighbouring vectors of a tile in turn."""
+    nest, boxes, vector = table.nest, table.boxes, table.vectors
+    whole = np.array([[not op.guarded and op.as_stored] for op in nest.geometry.operands])
+    vectorised = whole & (vector > 1) & _whole_vectors(nest, boxes, vector)
+    copies = Copies.of(table)
     # Kernels that differ in their register tiles alone copy alike.
-    key = np.concatenate([box, table.padding[number][None], vector[None], table.threads[None]])
-    known: dict[bytes, int] = {}
-    copied = np.array([known.setdefault(column.tobytes(), n) for n, column in enumerate(np.ascontiguousarray(key.T))])
-    first, back = np.unique(copied, return_inverse=True)
-    counted = _counted(table, number, first, vectorised[first], warp, sector)
-    requested, moved, conflicts = (c[back] for c in counted)
-    return Fetches(table.rounds[number], vector, vectorised, requested, moved, conflicts)
+    key = np.ascontiguousarray(np.concatenate([copies.operand[None], copies.box, *copies.sizes]).T)
+    place: dict[bytes, int] = {}
+    back = [place.setdefault(name, len(place)) for name in key.view(f"V{key.itemsize * key.shape[1]}").ravel().tolist()]
+    first = np.unique(back, return_index=True)[1]
+    counted = _counted(copies.take(first), vectorised.ravel()[first], warp, sector)
+    requested, moved, conflicts = (c[back].reshape(vector.shape) for c in counted)
+    return Fetches(table.rounds, vector, vectorised, requested, moved, conflicts)
 
 
-def _counted(
-    table: StagedTable, number: int, at: Array, vectorised: Array, warp: int, sector: int
-) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return requested bytes, moved bytes and conflicts of the kernels `at` (see ``Fetches``)."""
-    geometry = table.nest.geometry
-    op, vector = geometry.operands[number], table.vectors[number][at]
-    threads, total = table.threads[at], table.elements[number][at]
-    rounds, warps = table.rounds[number][at], ceil_div(threads, warp)
+@dataclass(frozen=True)
+class Copies:
+    """Copies of single operands in one step of a block, a column each.
+
+    Parameters
+    ----------
+    operand : array
+        Its number.
+    box, strides : array of (dimensions, N)
+        Extents of the tile, and elements between neighbours in memory.
+    padding, vector, threads : array
+    total : array
+        Elements of the tile.
+    rounds : array
+        Copies of a thread.
+    element_bytes, share, offset : array
+        Bytes of an element; share of them that is in memory; elements of the tile's start beyond a whole sector's.
+    """
+
+    operand: Array
+    box: Array
+    strides: Array
+    padding: Array
+    vector: Array
+    threads: Array
+    total: Array
+    rounds: Array
+    element_bytes: Array
+    share: Array
+    first: Array
+
+    @classmethod
+    def of(cls, table: StagedTable) -> Copies:
+        """Return the copies of all operands, one operand after the other."""
+        nest, count = table.nest, table.count
+        geometry, number = nest.geometry, np.repeat(np.arange(len(nest.shape)), count)
+        strides = np.array([
+            [0] * before + strides_of(memory_shape(geometry, op))
+            for op, before in zip(geometry.operands, nest.before, strict=True)
+        ])  # fmt: skip
+        first = np.array([first_element(geometry, op) for op in geometry.operands])
+        return cls(
+            number, np.concatenate(list(table.boxes), axis=1), strides.T[:, number], table.padding.ravel(),
+            table.vectors.ravel(), np.tile(table.threads, len(nest.shape)), table.elements.ravel(),
+            table.rounds.ravel(), nest.element_bytes[number, 0], nest.stored_share[number, 0], first[number],
+        )  # fmt: skip
+
+    @property
+    def sizes(self) -> tuple[Array, ...]:
+        """Sizes beside the tile's that tell copies of an operand apart."""
+        return self.padding[None], self.vector[None], self.threads[None]
+
+    def take(self, rows: Array) -> Copies:
+        """Return some of them."""
+        return Copies(
+            self.operand[rows], self.box[:, rows], self.strides[:, rows], self.padding[rows], self.vector[rows],
+            self.threads[rows], self.total[rows], self.rounds[rows], self.element_bytes[rows], self.share[rows],
+            self.first[rows],
+        )  # fmt: skip
+
+
+def _counted(copies: Copies, vectorised: Array, warp: int, sector: int) -> tuple[Array, Array, Array]:
+    """Return requested bytes, moved bytes and conflicts of copies (see ``Fetches``)."""
+    vector, threads, total, rounds = copies.vector, copies.threads, copies.total, copies.rounds
+    warps = ceil_div(threads, warp)
     # First element of each sampled warp; lanes beyond the block or the tile touch no further elements.
     sampled, counts = _spaced(rounds * warps)
     turn, mine = np.divmod(sampled, warps[:, None])
     starts = (turn * threads[:, None] + mine * warp) * vector[:, None]
     counts = counts & (starts + vector[:, None] <= total[:, None])
-    here = np.minimum(warp, threads[:, None] - starts // vector[:, None] % threads[:, None])
+    here = np.minimum(warp, threads[:, None] - mine * warp)
     last = np.minimum(here, (total[:, None] - starts) // vector[:, None])
     lanes = np.arange(warp)
     first = starts[:, :, None] + np.where(lanes < last[:, :, None], lanes, 0) * vector[:, None, None]
     # Whole vectors no longer than a sector touch those of their first and last element; of others, each counts.
-    if (vectorised & (vector * op.element_bytes <= sector) | (vector == 1)).all():
-        address, local = _addresses(table, number, at, first[..., None])
+    if (vectorised & (vector * copies.element_bytes <= sector) | (vector == 1)).all():
+        address, local = _addresses(copies, first[..., None])
         ends = np.array([0, 1]) if (vector > 1).any() else np.array([0])
         address = address + ends * (vector - 1)[:, None, None, None]
         own = ends < vector[:, None]
@@ -124,8 +186,10 @@ def _counted(
         element = np.arange(int(vector.max()))
         own = element < vector[:, None]
         element = np.minimum(element, vector[:, None] - 1)  # shorter vectors: the last element again
-        address, local = _addresses(table, number, at, first[..., None] + element[:, None, None, :])
-    touched = (address + first_element(geometry, op) % max(1, sector // op.element_bytes)) * op.element_bytes // sector
+        address, local = _addresses(copies, first[..., None] + element[:, None, None, :])
+    size = copies.element_bytes
+    offset = copies.first % np.maximum(1, sector // size)
+    touched = (address + offset[:, None, None, None]) * size[:, None, None, None] // sector
     number_of = np.count_nonzero(counts, axis=1)
     moved = (distinct(touched.reshape(*touched.shape[:2], -1)) * counts).sum(axis=1) * sector
     requested, conflicts = moved, number_of
@@ -135,22 +199,21 @@ def _counted(
         cycles = bank_cycles(local.reshape(-1, warp), BANKS).reshape(counts.shape) * counts
         conflicts = np.where(vectorised, number_of, cycles.sum(axis=1))
     looked = np.maximum(1, number_of)
-    share = rounds * warps / looked * op.stored_share
+    share = rounds * warps / looked * copies.share
     # The last round may be a part of one.
     share = np.where(rounds * warps > SAMPLES, share * (total / (rounds * threads * vector)), share)
     return requested * share, moved * share, conflicts / looked
 
 
-def _addresses(table: StagedTable, number: int, at: Array, elements: Array) -> tuple[Array, Array]:
+def _addresses(copies: Copies, elements: Array) -> tuple[Array, Array]:
     """Return the places of a tile's elements in memory, and in shared memory those of the first of each vector.
 
     Parameters
     ----------
     elements : array of (N, warps, lanes, elements)
-        Numbers of elements of the tiles of kernels `at`.
+        Numbers of elements of the tiles.
     """
-    op, box = table.nest.geometry.operands[number], table.own_boxes(number)[:, at]
-    strides, row = strides_of(memory_shape(table.nest.geometry, op)), np.ones(len(at), np.int64)
+    box, row = copies.box, np.ones(len(elements), np.int64)
     rest = elements.astype(np.int32)  # tiles fit shared memory
     address, local = np.zeros(elements.shape, np.int64), np.zeros(elements.shape[:3], np.int64)
     for d in range(len(box) - 1, -1, -1):
@@ -159,9 +222,9 @@ def _addresses(table: StagedTable, number: int, at: Array, elements: Array) -> t
             above = rest // extent
             coordinate = rest - above * extent
             rest = above
-            address += coordinate.astype(np.int64) * strides[d]
+            address += coordinate * copies.strides[d][:, None, None, None]
             local += coordinate[..., 0] * row[:, None, None]
-        row = row * (box[d] + (table.padding[number][at] if d == len(box) - 1 else 0))
+        row = row * (box[d] + (copies.padding if d == len(box) - 1 else 0))
     return address, local
 
 
@@ -181,14 +244,15 @@ def _spaced(count: Array) -> tuple[Array, Array]:
     return numbers, new
 
 
-def _whole_vectors(box: Array, shape: tuple[int, ...], vector: Array) -> Array:
-    """Return whether every vector of a tile is contiguous and aligned in both memories."""
-    run, row = np.ones_like(vector), np.ones_like(vector)
-    going = np.ones(vector.shape, bool)
-    for extent, full in zip(box[::-1], shape[::-1], strict=True):
-        run, row = np.where(going, run * extent, run), np.where(going, row * full, row)
-        going = going & (extent >= full)
-    return (run % vector == 0) & (row % vector == 0)
+def _whole_vectors(nest: GpuNest, boxes: Array, vectors: Array) -> Array:
+    """Return whether every vector of a tile is contiguous and aligned in both memories, (operands, N)."""
+    run, row = np.ones_like(vectors), np.ones_like(vectors)
+    going = np.ones(vectors.shape, bool)
+    for d in range(nest.rank - 1, -1, -1):
+        box, full = boxes[:, d], nest.shape[:, d]
+        run, row = np.where(going, run * box, run), np.where(going, row * full, row)
+        going = going & (box >= full)
+    return (run % vectors == 0) & (row % vectors == 0)
 
 
 def bank_cycles(words: Array, banks: int) -> Array:
@@ -206,37 +270,30 @@ def bank_cycles(words: Array, banks: int) -> Array:
     return np.bincount(bank[new], minlength=len(ordered) * banks).reshape(len(ordered), banks).max(axis=1)
 
 
-def lane_addresses(table: StagedTable, steps: dict[int, Array], warp: int) -> Array:
-    """Return the addresses (N, warp) of a block's first lanes (last axis fastest), `steps` apart along each axis.
+def read_cycles(table: StagedTable, warp: int, vectors: Array) -> Array:
+    """Return the cycles in which a warp reads `vectors` neighbouring elements of staged operands, with conflicts.
 
-    Lanes beyond the block repeat those in it.
+    Parameters
+    ----------
+    vectors : array of (operands, N)
+
+    Returns
+    -------
+    array of (operands, N)
     """
-    rest = np.arange(warp) % np.minimum(warp, table.threads)[:, None]
-    address = np.zeros(rest.shape, np.int64)
-    for axis, lanes in zip(reversed(table.nest.spatial), table.lanes[::-1], strict=True):
-        rest, at = np.divmod(rest, lanes[:, None])
-        if axis in steps:
-            address += at * steps[axis][:, None]
-    return address
-
-
-def read_cycles(table: StagedTable, number: int, warp: int, vector: Array) -> Array:
-    """Return the cycles in which a warp reads `vector` neighbouring elements of a staged operand, with conflicts."""
-    op, box, padding = table.nest.geometry.operands[number], table.own_boxes(number), table.padding[number]
-    steps: dict[int, Array] = {}
-    row = np.ones(table.count, np.int64)
-    for d in range(len(box) - 1, -1, -1):
-        for axis, coefficient in op.dims[d]:
-            if axis in table.nest.geometry.spatial_set:
-                step = table.thread[axis] // table.vthreads[axis] * coefficient * row
-                steps[axis] = steps[axis] + step if axis in steps else step
-        row = row * (box[d] + (padding if d == len(box) - 1 else 0))
-    address = lane_addresses(table, steps, warp)
-    cycles = np.zeros(table.count)
-    for width in set(vector.tolist()):
-        rows = np.flatnonzero(vector == width)
-        cycles[rows] = _read_cycles(address[rows], width, np.minimum(warp, table.threads[rows]))
-    return cycles
+    nest, boxes = table.nest, table.boxes
+    rows = np.ones_like(boxes)  # elements between neighbours along each dimension
+    rows[:, :-1] = np.multiply.accumulate(
+        np.concatenate([(boxes[:, -1] + table.padding)[:, None], boxes[:, -2:0:-1]], axis=1), axis=1
+    )[:, ::-1]
+    own = table.thread[nest.outer] // table.vthreads[nest.outer]
+    steps = (nest.slopes.swapaxes(1, 2) @ rows) * own
+    address = np.einsum("osn,snw->onw", steps, table.lane_places(warp)).reshape(-1, warp)
+    cycles, width, count = np.zeros(vectors.size), vectors.ravel(), np.tile(np.minimum(warp, table.threads), len(boxes))
+    for vector in set(width.tolist()):
+        at = np.flatnonzero(width == vector)
+        cycles[at] = _read_cycles(address[at], vector, count[at])
+    return cycles.reshape(vectors.shape)
 
 
 def _read_cycles(address: Array, vector: int, count: Array) -> Array:
@@ -259,12 +316,9 @@ def _read_cycles(address: Array, vector: int, count: Array) -> Array:
 def store_sectors(table: StagedTable, warp: int, sector: int) -> Array:
     """Return the number of sectors that one store instruction of a warp touches."""
     nest = table.nest
-    strides = strides_of([nest.geometry.extents[i] for i in nest.spatial])
-    steps = {
-        axis: table.thread[axis] // table.vthreads[axis] * stride
-        for axis, stride in zip(nest.spatial, strides, strict=True)
-    }
-    address = lane_addresses(table, steps, warp)
+    strides = np.array(strides_of([nest.geometry.extents[i] for i in nest.spatial]), np.int64)[:, None]
+    steps = table.thread[nest.outer] // table.vthreads[nest.outer] * strides
+    address = np.einsum("sn,snw->nw", steps, table.lane_places(warp))
     element = np.minimum(np.arange(int(table.store.max())), table.store[:, None] - 1)
     touched = (address[:, :, None] + element[:, None, :]) * nest.geometry.output_bytes // sector
     return distinct(touched.reshape(table.count, -1))

@@ -139,15 +139,14 @@ class Step:
         return self.rates.line / self.rates.shared
 
     @cached_property
-    def copies(self) -> list[Fetches]:
-        """Fetches of each operand."""
-        width, sector = self.device.vector_width, self.rates.sector
-        return [fetches(self.table, n, width, sector) for n in range(len(self.table.nest.geometry.operands))]
+    def copies(self) -> Fetches:
+        """Fetches of the operands."""
+        return fetches(self.table, self.device.vector_width, self.rates.sector)
 
     @cached_property
-    def instructions(self) -> list[Array]:
-        """Instructions of a thread's fetches, for each operand: one for a vector, or one for each element."""
-        return [copy.rounds * np.where(copy.vectorised, 1, copy.vector) for copy in self.copies]
+    def instructions(self) -> Array:
+        """Instructions of a thread's fetches, (operands, N)."""
+        return self.copies.rounds * self.copies.instructions
 
     @cached_property
     def points(self) -> Array:
@@ -181,8 +180,7 @@ def shared_loads(table: StagedTable, warp: int) -> tuple[Array, Array]:
     nest, mine = table.nest, table.body_boxes
     vectors = read_widths(nest, table.boxes, mine, table.padding, table.block, table.part)
     slots = nest.read_once(mine, table.body) / vectors
-    each = np.array([read_cycles(table, number, warp, vector) for number, vector in enumerate(vectors)])
-    return np.add.reduce(slots, axis=0), np.add.reduce(slots * each, axis=0)
+    return np.add.reduce(slots, axis=0), np.add.reduce(slots * read_cycles(table, warp, vectors), axis=0)
 
 
 def compute_cycles(step: Step) -> Array:
@@ -193,15 +191,12 @@ def compute_cycles(step: Step) -> Array:
 
 def fetch_slots(step: Step) -> Array:
     """Return the issue slots of a thread's fetches: loads, stores, coordinates, guards."""
-    table = step.table
+    table, nest, each = step.table, step.table.nest, step.copies.instructions
     asked = np.where(table.stages > 1, 1, 2)  # what runs ahead goes past the registers in one instruction
-    slots = np.zeros(table.count)
-    for op, box, copy in zip(table.nest.geometry.operands, table.boxes, step.copies, strict=True):
-        each = np.where(copy.vectorised, 1, copy.vector)
-        coordinates = np.maximum(0, np.count_nonzero(box > 1, axis=0) - 1)
-        work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * op.guarded + op.arithmetic
-        slots += copy.rounds * (asked * each + (FETCH_SLOTS + work * each) * step.effects.index_arithmetic)
-    return slots
+    coordinates = np.maximum(0, np.count_nonzero(table.boxes > 1, axis=1) - 1)
+    work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * nest.guarded + nest.arithmetic
+    slots = asked * each + (FETCH_SLOTS + work * each) * step.effects.index_arithmetic
+    return np.add.reduce(step.copies.rounds * slots, axis=0)
 
 
 def issue_cycles(step: Step) -> Array:
@@ -215,10 +210,8 @@ def issue_cycles(step: Step) -> Array:
 
 def shared_cycles(step: Step) -> Array:
     """Return the cycles of shared memory: reads, stores of what is fetched, and what goes through the same memory."""
-    stored, copied = np.zeros(step.table.count), np.zeros(step.table.count)
-    for copy, count, asked in zip(step.copies, step.instructions, requested(step), strict=True):
-        stored += count * (copy.conflicts if step.effects.bank_conflicts else 1.0)
-        copied += asked
+    cycles = step.copies.conflicts if step.effects.bank_conflicts else 1.0
+    stored, copied = np.add.reduce(step.instructions * cycles, axis=0), np.add.reduce(requested(step), axis=0)
     # If L1 is a part of shared memory, global loads take its cycles too.
     beside = copied / step.rates.line * step.line_cycles if unified(step.device) else 0.0
     return step.warps * (step.table.times * step.reads[1] + stored) * step.line_cycles + beside + step.local.l1
@@ -238,19 +231,17 @@ def crowded_cycles(device: DeviceSpec, pipes: dict[str, Array]) -> Array | float
     return (CROWDED_OVERLAP_LOSS - STAGED_OVERLAP_LOSS) * np.minimum(pipes["issue"], pipes["shared"])
 
 
-def requested(step: Step) -> list[Array]:
-    """Return the bytes that a step's load instructions ask for, for each operand."""
+def requested(step: Step) -> Array:
+    """Return the bytes that a step's load instructions ask for, (operands, N)."""
     if step.effects.coalescing:
-        return [copy.requested for copy in step.copies]
-    return list(step.table.elements * step.table.nest.element_bytes)
+        return step.copies.requested
+    return step.table.elements * step.table.nest.element_bytes
 
 
 def l2_cycles(step: Step) -> Array:
     """Return the cycles of L2: sectors that a step loads, once each if a unit caches its loads."""
     cached = step.device.limits.global_cache_bytes is not None and step.effects.coalescing
-    moved = np.zeros(step.table.count)
-    for part in [copy.moved for copy in step.copies] if cached else requested(step):
-        moved += part
+    moved = np.add.reduce(step.copies.moved if cached else requested(step), axis=0)
     return moved / step.rates.l2 + step.local.l2
 
 
@@ -267,9 +258,8 @@ def latency_cycles(step: Step, pipes: dict[str, Array]) -> Array:
     busy = np.maximum(np.maximum(pipes["compute"], pipes["issue"]), pipes["shared"])
     busy = busy / np.minimum(1.0, step.warps / rates.issue)
     if step.effects.latency:
-        waits = np.zeros(table.count, np.int64)
-        for op, count in zip(table.nest.geometry.operands, step.instructions, strict=True):
-            waits += ceil_div(count, GUARDED_IN_FLIGHT if op.guarded else FETCHES_IN_FLIGHT)
+        in_flight = np.where(table.nest.guarded, GUARDED_IN_FLIGHT, FETCHES_IN_FLIGHT)
+        waits = np.add.reduce(ceil_div(step.instructions, in_flight), axis=0)
         arrive = arrive + waits * fetch_latency(step.device, rates, step.far[1])
         # Two barriers, first operands.
         busy = busy + ((2 + table.times) * rates.shared_latency + step.local.accesses * LOCAL_CYCLES)

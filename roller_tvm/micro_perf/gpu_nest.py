@@ -102,11 +102,15 @@ class GpuNest:
         #: True for the spatial axes of each operand, (operands, spatial axes, 1).
         self.uses = np.array([[[i in op.axes] for i in self.spatial] for op in operands], bool)
         self.uses = self.uses.reshape(len(operands), len(self.spatial), 1)
+        self.guarded = np.array([[op.guarded] for op in operands], bool).reshape(-1, 1)
+        self.arithmetic = np.array([[op.arithmetic] for op in operands], np.int64).reshape(-1, 1)
         self.source_bytes = np.array([[op.source_bytes] for op in operands], np.int64).reshape(-1, 1)
         self.stored_share = np.array([[op.stored_share] for op in operands], float).reshape(-1, 1)
         # Products of floats are exact up to 2**53, and much faster than those of integers.
         self._matrix, self._least = np.zeros((len(operands), rank, axes)), np.ones((len(operands), rank))
         several = max((len(dim) for op in operands for dim in op.dims), default=0) or 1
+        #: |Coefficients| of the spatial axes, (operands, dimensions, spatial axes).
+        self.slopes = np.zeros((len(operands), rank, len(self.spatial)), np.int64)
         #: True for the dimensions whose index depends on axes, (operands, dimensions, 1).
         self.indexed = np.zeros((len(operands), rank, 1), bool)
         self._along = np.full((len(operands), rank, several), axes)
@@ -119,6 +123,9 @@ class GpuNest:
                 self.shape[n, d] = full
                 self._along[n, d, : len(dim)] = [a for a, _ in dim]
                 self.indexed[n, d] = bool(dim)
+                for a, c in dim:
+                    if a in geometry.spatial_set:
+                        self.slopes[n, d, self.spatial.index(a)] += c
                 self.coefficients[n, d, : len(dim), 0] = [c for _, c in dim]
                 self.offsets[n, d] = op.access.indices[d - before].const
                 if d - before in op.divided:

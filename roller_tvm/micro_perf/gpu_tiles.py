@@ -232,9 +232,8 @@ def quick_times(made: Tiled, device: DeviceSpec) -> QuickTimes:
     shared_read = shared_bytes / rates.shared
     of_step = sectors(nest, kernels.boxes, rates.sector)
     near = np.add.reduce(of_step, axis=0)
-    fixed = [[2 + FETCH_OVERHEAD + FETCH_GUARD_OVERHEAD * op.guarded] for op in g.operands]
-    on_the_way = [[op.arithmetic] for op in g.operands]
-    fetch_slots = np.add.reduce(made.rounds * (np.array(fixed) + np.array(on_the_way) * made.vectors), axis=0)
+    fetch = 2 + FETCH_OVERHEAD + FETCH_GUARD_OVERHEAD * nest.guarded + nest.arithmetic * made.vectors
+    fetch_slots = np.add.reduce(made.rounds * fetch, axis=0)
     slots = (points * arithmetic + load_slots * kernels.depth * rounds) + fetch_slots
     issue = slots * warps / rates.issue
     staged_bytes = np.add.reduce(kernels.elements * nest.element_bytes, axis=0)

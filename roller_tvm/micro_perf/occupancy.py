@@ -30,29 +30,25 @@ def resident_blocks(device: DeviceSpec, threads: Array, registers: Array, shared
     """
     limits = device.limits
     warps = ceil_div(threads, device.vector_width)
-    resident, limit = np.full(threads.shape, np.iinfo(np.int64).max), np.zeros(threads.shape, np.int64)
-
-    def bound(blocks: Array, resource: str) -> None:
-        nonlocal resident, limit
-        limit = np.where(blocks < resident, RESOURCES.index(resource), limit)
-        resident = np.minimum(blocks, resident)
-
-    if limits.max_blocks_per_unit:
-        bound(np.full(threads.shape, limits.max_blocks_per_unit), "blocks per unit")
-    if limits.max_threads_per_unit:
-        bound(limits.max_threads_per_unit // (warps * device.vector_width), "threads")
     most = np.iinfo(np.int64).max
+    bounds = np.full((len(RESOURCES), *threads.shape), most)
+    _, by_blocks, by_threads, by_registers, by_shared = bounds
+    if limits.max_blocks_per_unit:
+        by_blocks[:] = limits.max_blocks_per_unit
+    if limits.max_threads_per_unit:
+        by_threads[:] = limits.max_threads_per_unit // (warps * device.vector_width)
     if limits.registers_per_unit:
         a_warp = round_up(registers * device.vector_width, limits.register_granularity or 1)
         # Each scheduler has its part of the register file, and warps of its own.
         schedulers = limits.schedulers_per_unit or 1
         there = limits.registers_per_unit // schedulers // np.maximum(1, a_warp) * schedulers
-        bound(np.where(registers > 0, there // warps, most), "registers")
+        np.copyto(by_registers, there // warps, where=registers > 0)
     if device.has("shared"):
         block = round_up(shared_bytes, limits.shared_granularity_bytes or 1) + (limits.shared_reserved_bytes or 0)
         there = device.level("shared").capacity_bytes // np.maximum(1, block)
-        bound(np.where(shared_bytes > 0, there, most), "shared memory")
-    return np.where(limit == 0, 1, resident), limit
+        np.copyto(by_shared, there, where=shared_bytes > 0)
+    limit = bounds.argmin(axis=0)
+    return np.where(limit == 0, 1, np.minimum.reduce(bounds)), limit
 
 
 def occupancy(device: DeviceSpec, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:

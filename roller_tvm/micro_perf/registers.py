@@ -6,9 +6,9 @@ limits come from its spec.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import isqrt
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from .gpu_constants import (
     USABLE,
     WINDOW_STATEMENTS,
 )
-from .gpu_nest import Array, GpuNest, ceil_div, looked_up, product
+from .gpu_nest import Array, GpuNest, ceil_div
 
 #: More registers than any thread has: the limit of a device that names none.
 UNLIMITED = 1 << 30
@@ -191,19 +191,36 @@ def unrolled_steps(nest: GpuNest, thread: Array, step: Array) -> Array:
     result = np.ones_like(step)
     for i in reversed(nest.reduce):
         most = WINDOW_STATEMENTS if i in nest.geometry.window else STATEMENTS
-        result[i] = looked_up(_largest_divisor, step[i], most // body)
+        result[i] = largest_divisors(step[i], most // body)
         body = body * result[i]
     return result
 
 
+def largest_divisors(lengths: Array, most: Array) -> Array:
+    """Return the largest divisors of lengths up to `most`; at least 1.
+
+    Examples
+    --------
+    >>> largest_divisors(np.array([12, 12, 7]), np.array([5, 0, 9])).tolist()
+    [4, 1, 7]
+    """
+    result = np.ones_like(lengths)
+    for length in set(lengths.tolist()) - {1}:
+        divisors = _divisors(length)
+        place = np.maximum(np.searchsorted(divisors, most, side="right"), 1) - 1
+        np.copyto(result, divisors[place], where=lengths == length)
+    return result
+
+
 @cache
-def _largest_divisor(length: int, most: int) -> int:
-    """Return the largest divisor of a length up to `most`; at least 1."""
-    return next(d for d in range(max(1, min(length, most)), 0, -1) if length % d == 0)
+def _divisors(length: int) -> Array:
+    """Return the divisors of a length, the smallest first."""
+    small = [d for d in range(1, isqrt(length) + 1) if length % d == 0]
+    return np.array(sorted({*small, *(length // d for d in small)}), np.int64)
 
 
 __all__ = [
     "ACCUMULATORS", "ADDRESSES", "BASE", "FETCHES", "PER_ACCUMULATOR", "PER_FETCH", "PER_FETCHED", "PER_FRAGMENT",
     "PER_PREFETCHED", "PREFETCHED_MOST", "ROUNDED_TO", "STATEMENTS", "UNLIMITED", "USABLE", "RegisterTiles",
-    "body_of", "register_cap", "register_caps", "unrolled_steps", "usable_limits", "within_cap",
+    "body_of", "largest_divisors", "register_cap", "register_caps", "unrolled_steps", "usable_limits", "within_cap",
 ]  # fmt: skip

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..micro_perf.geometry import Geometry, Operand
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, looked_up
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
+from ..micro_perf.registers import largest_divisors
 from ..micro_perf.storage import VECTOR_ALIGNMENT
 
 #: Vectors of more elements have their places computed one by one: CUDA C++ has no integer vector longer than int4.
@@ -49,25 +50,26 @@ def fetch_vectors(nest: GpuNest, boxes: Array, block: Array, device: DeviceSpec,
     # The stride of a one-dimensional buffer cannot be aligned.
     if any(len(op.shape) < 2 for op in operands) or not any(op.plain for op in operands):
         return best
-    widest = np.array([[device.vector_bytes // op.element_bytes if op.plain else 1] for op in operands])
+    most = [device.vector_bytes // op.element_bytes if op.plain else 1 for op in operands]
+    widest = np.array([[1 << max(0, width.bit_length() - 1)] for width in most])
     widths = sorted({w for most in widest.ravel().tolist() for w in (most // 2, most) if w > 1})
     whole = block >= nest.extents
     divided = nest.extents % block == 0
     # Distances at which blocks start along a dimension: none along an axis that a block covers whole.
-    steps = np.gcd.reduce(nest.coefficients * nest.along(np.where(whole, 0, block), 0), axis=2)
+    steps = np.bitwise_or.reduce(nest.coefficients * nest.along(np.where(whole, 0, block), 0), axis=2)
     starts = np.logical_and.reduce(nest.along((block == 1) | divided, True), axis=2)
     guarded = np.logical_or.reduce(nest.uses & ~divided[nest.outer], axis=1)
     below, here = np.ones_like(best), np.ones(best.shape, bool)
     unpadded = (padding == 0) & ~guarded
     for d in range(nest.rank - 1, -1, -1):
-        # Multiples of the width: where vectors start along the dimension, and all lengths.
+        # Multiples of the width: where vectors start along the dimension, and all lengths. A power of two divides
+        # several numbers if it divides their bits together.
         box = boxes[:, d]
-        multiple = np.gcd(box, np.gcd(nest.shape[:, d], nest.offsets[:, d]))
-        multiple = np.gcd(np.gcd(multiple, steps[:, d]) * below, box * below + padding)
+        bits = (box | nest.shape[:, d] | nest.offsets[:, d] | steps[:, d]) * below | (box * below + padding)
         fits = here & starts[:, d] & nest.own_dims[:, d]
         for width in widths:
             able = (widest == width) | (widest // 2 == width)
-            best = np.where(fits & able & (multiple % width == 0), width, best)
+            best = np.where(fits & able & (bits & (width - 1) == 0), width, best)
         if d == 0:
             break
         # Trailing dimensions that the box covers whole are one run with the one before, unless rows are padded.
@@ -143,11 +145,6 @@ def virtual_threads(nest: GpuNest, block: Array, thread: Array, device: DeviceSp
         len(dim) == 1 and dim[0][1] == 1 for op in g.operands for dim in op.dims if any(a == last for a, _ in dim)
     )
     widest = max(1, device.vector_bytes // g.output_bytes) if plain else 1
-    vectors = looked_up(lambda own: own // _divisor_up_to(own, widest), thread[last])
+    vectors = thread[last] // largest_divisors(thread[last], np.array(widest))
     result[last] = np.where(g.extents[last] % block[last] == 0, vectors, 1)
     return result
-
-
-def _divisor_up_to(length: int, most: int) -> int:
-    """Return the largest divisor of a length that is no more than `most`."""
-    return next(d for d in range(min(length, most), 0, -1) if length % d == 0)

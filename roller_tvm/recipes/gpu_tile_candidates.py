@@ -342,7 +342,8 @@ def fine_candidates(ctx: Context, block: Array, thread: Array, steps: Sequence[T
     once: dict[bytes, int] = {}
     for n, name in enumerate(names(every[:, found.rows], thread[:, found.rows])):
         once.setdefault(name, n)
-    return found.take(list(once.values()))
+    new = list(once.values())
+    return Found(found.rows[new], found.table, found.seconds[new])
 
 
 def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
@@ -350,18 +351,17 @@ def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
     made = tiled(GpuNest.of(ctx.geometry), ctx.device, block, thread)
     times = quick_times(made, ctx.device)  # of all: few would be left out, and tables are made once
     rows = np.flatnonzero(legal(ctx, made) & (times.fitting > 0))
-    return Found(rows, made.take(rows), times.seconds[rows])
+    return Found(rows, made, times.seconds[rows])
 
 
 @dataclass(frozen=True)
 class Found:
-    """Candidates with their quick estimates; ``rows`` are their numbers in a larger table."""
+    """Candidates of a table with their quick estimates; ``rows`` are their numbers in it."""
 
     rows: Array
-    candidates: Tiled
+    table: Tiled
     seconds: Array
 
-    def take(self, rows: Sequence[int] | Array) -> Found:
-        """Return some of them."""
-        at = np.asarray(rows, np.int64)
-        return Found(self.rows[at], self.candidates.take(at), self.seconds[at])
+    def fastest(self, count: int) -> Tiled:
+        """Return the fastest candidates."""
+        return self.table.take(self.rows[np.argsort(self.seconds, kind="stable")[:count]])

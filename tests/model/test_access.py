@@ -1,6 +1,6 @@
 """Addresses of lanes, enumerated: sectors and bank conflicts against what is known of them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.gpu_access import fetches, read_cycles, store_sectors, strides_of
+from roller_tvm.micro_perf.gpu_access import Fetches, fetches, read_cycles, store_sectors, strides_of
 from roller_tvm.micro_perf.kernel import StagedKernel, StagedTable, unrolled_loops
 
 
@@ -20,7 +20,8 @@ def product(block=(64, 64, 16), thread=(8, 8, 1), vthreads=(1, 1, 1), vectors=(1
 
 def fetch(kernel, number, warp=32, sector=32):
     """The copy of one kernel: a table of one row."""
-    return fetches(StagedTable.of([kernel]), number, warp, sector)
+    found = fetches(StagedTable.of([kernel]), warp, sector)
+    return Fetches(*(getattr(found, field.name)[number] for field in fields(found)))
 
 
 @pytest.mark.parametrize("vectors", [(1, 1), (4, 4), (2, 1)])
@@ -53,7 +54,7 @@ def test_a_vector_longer_than_the_tile_moves_nothing():
 
 def test_bank_conflicts_of_shared_reads():
     def cycles(kernel, number):
-        return read_cycles(StagedTable.of([kernel]), number, 32, np.array([1]))[0]
+        return read_cycles(StagedTable.of([kernel]), 32, np.array([[1], [1]]))[number, 0]
 
     neighbours = product(thread=(8, 1, 1), block=(64, 64, 16))
     assert cycles(neighbours, 1) == 1.0  # lanes read neighbours of B

@@ -13,6 +13,7 @@ from roller_tvm.micro_perf import cpu, cpu_caches, cpu_constants, gpu_nest
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.estimate import LevelTime, ProgramEstimate
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_tiles import quick_estimates
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.micro_perf.neighbours import vector_slots
 from roller_tvm.planner import construct
@@ -50,7 +51,7 @@ def quick_estimate(spec, m, n, k, thread):
     geometry, nest = geometry_of("matmul", m=m, n=n, k=k)
     tiles = (64, 64, 16), thread
     found = looked_through(Context(geometry, spec, nest), *(gpu_nest.columns([t], 3) for t in tiles))
-    return found.times.estimate(0) if len(found.rows) else None
+    return quick_estimates(found.table, spec).estimate(0) if len(found.rows) else None
 
 
 @settings(max_examples=100, deadline=None)

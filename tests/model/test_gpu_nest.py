@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.gpu_nest import GpuNest, columns, looked_up, runs
+from roller_tvm.micro_perf.gpu_nest import GpuNest, columns, looked_up
 from roller_tvm.micro_perf.registers import unrolled_steps
 from roller_tvm.roller.partition import partition
 
@@ -51,9 +51,16 @@ def test_a_table_counts_as_its_tiles_one_by_one(number, data):
     tiles = data.draw(st.lists(st.tuples(*(st.integers(1, e) for e in g.extents)), min_size=1, max_size=5))
     nest, table = GpuNest.of(g), columns(tiles, len(g.extents))
     boxes = nest.boxes(table)
-    for op, box in zip(g.operands, boxes, strict=True):
-        assert box.T.tolist() == [op.box(tile) for tile in tiles]
-        assert runs(op, box).tolist() == [op.run(op.box(tile)) for tile in tiles]
+    counts = nest.runs(boxes), nest.over_own_axes(table[nest.outer]), nest.read_once(boxes, table)
+    for op, box, before, *found in zip(g.operands, boxes, nest.before, *counts, strict=True):
+        assert box.T.tolist() == [[1] * before + op.box(tile) for tile in tiles]
+        own = [op.axes & g.spatial_set for _ in tiles]
+        points = [[prod(t[a] for a, _ in dim) for dim in op.dims] for t in tiles]
+        assert [n.tolist() for n in found] == [
+            [op.run(op.box(tile)) for tile in tiles],
+            [prod(t[i] for i in axes) for t, axes in zip(tiles, own, strict=True)],
+            [prod(map(min, op.box(t), p)) for t, p in zip(tiles, points, strict=True)],
+        ]
     assert nest.input_bytes(table).tolist() == [g.input_bytes(tile) for tile in tiles]
     moved, inputs, held = nest.traffic_and_footprint(table)
     assert moved.tolist() == [g.input_bytes(t) * prod(map(truediv, g.extents, t)) for t in tiles]

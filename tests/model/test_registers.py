@@ -43,7 +43,7 @@ def test_a_block_at_the_cap_fits_and_more_threads_never_have_more(name, threads)
 def test_a_tile_needs_its_accumulators_and_both_fragments():
     nest, tile = matmul(), one(8, 4, 1)
     tiles = r.RegisterTiles.of(nest, tile)
-    assert tiles.accumulators == 32 and tiles.fragments == [8, 4]
+    assert tiles.accumulators == 32 and tiles.fragments.ravel().tolist() == [8, 4]
     assert tiles.needed(device("a100")) == 32 + 12 + r.ADDRESSES
 
 
@@ -60,7 +60,7 @@ def test_larger_tiles_and_longer_unrolling_take_no_fewer(name, m, n, k):
 
     def taken(m, n, k):
         thread = one(2**m, 2**n, 1)
-        read = nest.elements(nest.boxes(r.body_of(nest, thread, one(1, 1, 2**k))), 1)
+        read = nest.elements(nest.boxes(r.body_of(nest, thread, one(1, 1, 2**k))))
         return r.RegisterTiles.of(nest, thread).predicted(spec, read, np.array([256]))[0]
 
     assert taken(m, n, k) <= min(taken(m + 1, n, k), taken(m, n + 1, k), taken(m, n, k + 1))
