@@ -97,7 +97,15 @@ def fetches(table: StagedTable, warp: int, sector: int) -> Fetches:
     place: dict[bytes, int] = {}
     back = [place.setdefault(name, len(place)) for name in key.view(f"V{key.itemsize * key.shape[1]}").ravel().tolist()]
     first = np.unique(back, return_index=True)[1]
-    counted = _counted(copies.take(first), vectorised.ravel()[first], warp, sector)
+    copies, at_once = copies.take(first), vectorised.ravel()[first]
+    inside = at_once & copies.within(sector)
+    counted = np.empty((3, len(first)))
+    # Instructions that touch one sector a lane, of a vector and of an element, and others.
+    single = copies.vector == 1
+    for kind in (inside, single, ~inside & ~single):
+        if (rows := np.flatnonzero(kind)).size:
+            one_sector = bool((inside | single)[rows[0]])
+            counted[:, rows] = _counted(copies.take(rows), at_once[rows], one_sector, warp, sector)
     requested, moved, conflicts = (c[back].reshape(vector.shape) for c in counted)
     return Fetches(table.rounds, vector, vectorised, requested, moved, conflicts)
 
@@ -117,8 +125,8 @@ class Copies:
         Elements of the tile.
     rounds : array
         Copies of a thread.
-    element_bytes, share, offset : array
-        Bytes of an element; share of them that is in memory; elements of the tile's start beyond a whole sector's.
+    element_bytes, share, first : array
+        Bytes of an element; share of them that is in memory; number of the tile's first element in memory.
     """
 
     operand: Array
@@ -154,6 +162,15 @@ class Copies:
         """Sizes beside the tile's that tell copies of an operand apart."""
         return self.padding[None], self.vector[None], self.threads[None]
 
+    def offset(self, sector: int) -> Array:
+        """Return the elements between a sector's start and the tile's."""
+        return self.first % np.maximum(1, sector // self.element_bytes)
+
+    def within(self, sector: int) -> Array:
+        """Return whether a vector that is aligned in its tile lies within one sector."""
+        apart = sector // self.element_bytes % self.vector | self.offset(sector) % self.vector
+        return (self.vector * self.element_bytes <= sector) & (apart == 0)
+
     def take(self, rows: Array) -> Copies:
         """Return some of them."""
         return Copies(
@@ -163,8 +180,16 @@ class Copies:
         )  # fmt: skip
 
 
-def _counted(copies: Copies, vectorised: Array, warp: int, sector: int) -> tuple[Array, Array, Array]:
-    """Return requested bytes, moved bytes and conflicts of copies (see ``Fetches``)."""
+def _counted(
+    copies: Copies, vectorised: Array, inside: bool, warp: int, sector: int
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return requested bytes, moved bytes and conflicts of copies (see ``Fetches``).
+
+    Parameters
+    ----------
+    inside : bool
+        True if all elements of a copy lie in one sector.
+    """
     vector, threads, total, rounds = copies.vector, copies.threads, copies.total, copies.rounds
     warps = ceil_div(threads, warp)
     # First element of each sampled warp; lanes beyond the block or the tile touch no further elements.
@@ -176,26 +201,20 @@ def _counted(copies: Copies, vectorised: Array, warp: int, sector: int) -> tuple
     last = np.minimum(here, (total[:, None] - starts) // vector[:, None])
     lanes = np.arange(warp)
     first = starts[:, :, None] + np.where(lanes < last[:, :, None], lanes, 0) * vector[:, None, None]
-    # Whole vectors no longer than a sector touch those of their first and last element; of others, each counts.
-    if (vectorised & (vector * copies.element_bytes <= sector) | (vector == 1)).all():
-        address, local = _addresses(copies, first[..., None])
-        ends = np.array([0, 1]) if (vector > 1).any() else np.array([0])
-        address = address + ends * (vector - 1)[:, None, None, None]
-        own = ends < vector[:, None]
-    else:
-        element = np.arange(int(vector.max()))
-        own = element < vector[:, None]
-        element = np.minimum(element, vector[:, None] - 1)  # shorter vectors: the last element again
-        address, local = _addresses(copies, first[..., None] + element[:, None, None, :])
-    size = copies.element_bytes
-    offset = copies.first % np.maximum(1, sector // size)
-    touched = (address + offset[:, None, None, None]) * size[:, None, None, None] // sector
+    # Elements of shorter vectors: the last one again.
+    element = np.arange(1 if inside else int(vector.max()))
+    own = element < vector[:, None]
+    each = first[..., None] + np.minimum(element, vector[:, None] - 1)[:, None, None, :]
+    address, local = _addresses(copies, each)
+    size = copies.element_bytes[:, None, None, None]
+    touched = (address + copies.offset(sector)[:, None, None, None]) * size // sector
     number_of = np.count_nonzero(counts, axis=1)
     moved = (distinct(touched.reshape(*touched.shape[:2], -1)) * counts).sum(axis=1) * sector
     requested, conflicts = moved, number_of
+    if not inside:
+        by_element = distinct(touched.swapaxes(2, 3)) * counts[:, :, None] * own[:, None, :]
+        requested = np.where(vectorised, moved, by_element.sum(axis=(1, 2)) * sector)
     if not vectorised.all():
-        each = distinct(touched.swapaxes(2, 3)) * counts[:, :, None] * own[:, None, :]
-        requested = np.where(vectorised, moved, each.sum(axis=(1, 2)) * sector)
         cycles = bank_cycles(local.reshape(-1, warp), BANKS).reshape(counts.shape) * counts
         conflicts = np.where(vectorised, number_of, cycles.sum(axis=1))
     looked = np.maximum(1, number_of)
