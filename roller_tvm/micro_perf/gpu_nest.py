@@ -1,8 +1,8 @@
 """One loop nest as matrices: boxes, elements and runs of N tiles at once.
 
-A table of tiles is an array of shape (axes, N): row `a` holds the extents along axis `a`, one column a tile. Their boxes
-are an array of shape (operands, dimensions, N). An operand of fewer dimensions than another has some of extent 1 before
-its own.
+A table of tiles is an array of shape (axes, N): row `a` holds the extents along axis `a`, one column a tile. Their
+boxes are an array of shape (operands, dimensions, N). An operand of fewer dimensions than another has some of extent 1
+before its own.
 """
 
 from __future__ import annotations
@@ -88,55 +88,102 @@ class GpuNest:
         self.spatial, self.reduce = list(geometry.spatial), list(geometry.reduce)
         self.outer, self.inner = _rows(self.spatial), _rows(self.reduce)
         self.extents = np.array(geometry.extents, np.int64)[:, None]
-        operands, axes = geometry.operands, len(geometry.extents)
-        self.rank = rank = max((len(op.dims) for op in operands), default=0) or 1
+        operands = geometry.operands
+        self.rank = max((len(op.dims) for op in operands), default=0) or 1
         #: Dimensions of each operand before its own.
-        self.before = [rank - len(op.dims) for op in operands]
-        #: True for the dimensions that an operand has, (operands, dimensions, 1).
-        self.own_dims = np.array([[[d >= before] for d in range(rank)] for before in self.before], bool)
-        self.own_dims = self.own_dims.reshape(len(operands), rank, 1)
-        self.first_dim = np.array([[[d == before] for d in range(rank)] for before in self.before], bool)
-        self.first_dim = self.first_dim.reshape(len(operands), rank, 1)
-        self.shape = np.ones((len(operands), rank, 1), np.int64)
-        self.element_bytes = np.array([[op.element_bytes] for op in operands], np.int64).reshape(-1, 1)
-        #: True for the spatial axes of each operand, (operands, spatial axes, 1).
-        self.uses = np.array([[[i in op.axes] for i in self.spatial] for op in operands], bool)
-        self.uses = self.uses.reshape(len(operands), len(self.spatial), 1)
-        self.guarded = np.array([[op.guarded] for op in operands], bool).reshape(-1, 1)
-        self.arithmetic = np.array([[op.arithmetic] for op in operands], np.int64).reshape(-1, 1)
-        self.source_bytes = np.array([[op.source_bytes] for op in operands], np.int64).reshape(-1, 1)
-        self.stored_share = np.array([[op.stored_share] for op in operands], float).reshape(-1, 1)
+        self.before = [self.rank - len(op.dims) for op in operands]
+        self.shape = self._by_dimension([op.shape for op in operands], 1)
+        self.element_bytes = self._by_operand([op.element_bytes for op in operands])
         # Products of floats are exact up to 2**53, and much faster than those of integers.
-        self._matrix, self._least = np.zeros((len(operands), rank, axes)), np.ones((len(operands), rank))
-        several = max((len(dim) for op in operands for dim in op.dims), default=0) or 1
-        #: |Coefficients| of the spatial axes, (operands, dimensions, spatial axes).
-        self.slopes = np.zeros((len(operands), rank, len(self.spatial)), np.int64)
-        #: True for the dimensions whose index depends on axes, (operands, dimensions, 1).
-        self.indexed = np.zeros((len(operands), rank, 1), bool)
-        self._along = np.full((len(operands), rank, several), axes)
-        #: |Coefficients| of the axes along each dimension, and its offset.
-        self.coefficients = np.zeros((len(operands), rank, several, 1), np.int64)
-        self.offsets = np.zeros((len(operands), rank, 1), np.int64)
+        self._matrix = np.zeros((len(operands) * self.rank, len(geometry.extents)))
+        self._least, self._most = np.ones((len(self._matrix), 1)), self.shape.reshape(-1, 1).astype(float)
         self._divided: list[tuple[int, int, Operand]] = []
         for n, (op, before) in enumerate(zip(operands, self.before, strict=True)):
-            for d, (dim, full, opaque) in enumerate(zip(op.dims, op.shape, op.opaque, strict=True), before):
-                self.shape[n, d] = full
-                self._along[n, d, : len(dim)] = [a for a, _ in dim]
-                self.indexed[n, d] = bool(dim)
-                for a, c in dim:
-                    if a in geometry.spatial_set:
-                        self.slopes[n, d, self.spatial.index(a)] += c
-                self.coefficients[n, d, : len(dim), 0] = [c for _, c in dim]
-                self.offsets[n, d] = op.access.indices[d - before].const
+            for d, (dim, opaque) in enumerate(zip(op.dims, op.opaque, strict=True), before):
+                row = n * self.rank + d
                 if d - before in op.divided:
                     self._divided.append((n, d, op))
                 elif opaque:
-                    self._least[n, d] = full
+                    self._least[row] = self._most[row]
                 else:
                     for a, c in dim:
-                        self._matrix[n, d, a] += c
-        self._matrix, self._least = self._matrix.reshape(-1, axes), self._least.reshape(-1, 1)
-        self._most = self.shape.reshape(-1, 1).astype(float)
+                        self._matrix[row, a] += c
+
+    def _by_operand(self, values: Sequence[float]) -> Array:
+        """Return a value of each operand as an array (operands, 1)."""
+        return np.array(values).reshape(-1, 1)
+
+    def _by_dimension(self, values: Sequence[Sequence[int]], other: int) -> Array:
+        """Return a value of each operand's own dimensions, and one for those before, (operands, dimensions, 1)."""
+        rows = [[other] * before + list(row) for before, row in zip(self.before, values, strict=True)]
+        return np.array(rows).reshape(len(rows), self.rank, 1)
+
+    @cached_property
+    def guarded(self) -> Array:
+        return self._by_operand([op.guarded for op in self.geometry.operands])
+
+    @cached_property
+    def arithmetic(self) -> Array:
+        return self._by_operand([op.arithmetic for op in self.geometry.operands])
+
+    @cached_property
+    def source_bytes(self) -> Array:
+        return self._by_operand([op.source_bytes for op in self.geometry.operands])
+
+    @cached_property
+    def stored_share(self) -> Array:
+        return self._by_operand([op.stored_share for op in self.geometry.operands])
+
+    @cached_property
+    def uses(self) -> Array:
+        """True for the spatial axes of each operand, (operands, spatial axes, 1)."""
+        rows = [[i in op.axes for i in self.spatial] for op in self.geometry.operands]
+        return np.array(rows, bool).reshape(len(rows), len(self.spatial), 1)
+
+    @cached_property
+    def own_dims(self) -> Array:
+        """True for the dimensions that an operand has, (operands, dimensions, 1)."""
+        return self._by_dimension([[True] * len(op.dims) for op in self.geometry.operands], False)
+
+    @cached_property
+    def first_dim(self) -> Array:
+        """True for the first of them."""
+        return self._by_dimension([[d == 0 for d in range(len(op.dims))] for op in self.geometry.operands], False)
+
+    @cached_property
+    def indexed(self) -> Array:
+        """True for the dimensions whose index depends on axes, (operands, dimensions, 1)."""
+        return self._by_dimension([[bool(dim) for dim in op.dims] for op in self.geometry.operands], False)
+
+    @cached_property
+    def offsets(self) -> Array:
+        """Offsets of the indices, (operands, dimensions, 1)."""
+        return self._by_dimension([[index.const for index in op.access.indices] for op in self.geometry.operands], 0)
+
+    @cached_property
+    def _along(self) -> tuple[Array, Array]:
+        """Axes along each dimension, and their |coefficients|: (operands, dimensions, axes of one).
+
+        Dimensions of fewer axes have one beyond the last, and coefficients of 0.
+        """
+        operands, none = self.geometry.operands, len(self.geometry.extents)
+        width = max((len(dim) for op in operands for dim in op.dims), default=0) or 1
+        pairs = np.array([
+            [[*dim, *[(none, 0)] * (width - len(dim))] for dim in ((),) * before + op.dims]
+            for op, before in zip(operands, self.before, strict=True)
+        ], np.int64).reshape(len(operands), self.rank, width, 2)  # fmt: skip
+        return pairs[..., 0], pairs[..., 1]
+
+    @property
+    def coefficients(self) -> Array:
+        """|Coefficients| of the axes along each dimension, (operands, dimensions, axes of one, 1)."""
+        return self._along[1][..., None]
+
+    @cached_property
+    def slopes(self) -> Array:
+        """|Coefficients| of the spatial axes, (operands, dimensions, spatial axes)."""
+        axes, coefficients = self._along
+        return np.stack([np.add.reduce((axes == i) * coefficients, axis=2) for i in self.spatial], axis=-1)
 
     @classmethod
     def of(cls, geometry: Geometry) -> GpuNest:
@@ -169,7 +216,7 @@ class GpuNest:
 
         Dimensions of fewer axes have `other` for the rest.
         """
-        return np.concatenate([columns, np.full((1, columns.shape[1]), other, columns.dtype)])[self._along]
+        return np.concatenate([columns, np.full((1, columns.shape[1]), other, columns.dtype)])[self._along[0]]
 
     def points_along(self, tiles: Array) -> Array:
         """Return the points of the axes that each dimension's index depends on, (operands, dimensions, N)."""
@@ -178,7 +225,7 @@ class GpuNest:
     def neighbours_along(self, block: Array, part: Array) -> Array:
         """Return the points of a part along each dimension, if they are neighbours there; else 1.
 
-        So they are along an axis of coefficient 1 that is the only one of a dimension to have several points in a block.
+        They are, along an axis of coefficient 1 that is the only one of a dimension to have several points in a block.
         """
         long = self.along(block > 1, False)
         alone = np.add.reduce(long, axis=2, keepdims=True, dtype=np.int64) == 1

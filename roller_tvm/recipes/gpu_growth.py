@@ -148,8 +148,9 @@ def grown(
         if beam == 1:  # its path never comes by a tile twice
             kept = np.flatnonzero(~bad)
         else:
-            kept, dropped = _best(keys.tolist(), growth.tolist(), score.tolist(), bad.tolist(), seen, beam)
-            broken.append(chosen[:, dropped])
+            best_, bad_ = _best(keys.tolist(), growth.tolist(), score.tolist(), bad.tolist(), seen, beam)
+            kept = np.array(best_, np.int64)
+            broken.append(chosen[:, bad_])
         step, from_ = step[kept], from_[kept]
         place = place[:, from_]
         place[step, np.arange(len(step))] = wider[kept]

@@ -309,11 +309,12 @@ def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> tuple
         growing, count = np.repeat(threads, len(tried), axis=1), threads.shape[1]
         found = block_tiles(ctx, growing, np.tile(points, count), beam)
         new_block, new_thread = found.tiles, growing[:, found.growth]
-        new = [n for n, name in enumerate(names(new_block, new_thread)) if name not in done]
-        rules = misaligned(ctx, new_block[:, new])
+        if done:
+            new = [n for n, name in enumerate(names(new_block, new_thread)) if name not in done]
+            new_block, new_thread = new_block[:, new], new_thread[:, new]
+        rules = misaligned(ctx, new_block)
         ctx.rejections.add(rules.rejected())
-        new = np.array(new, np.int64)[rules.alive]
-        new_block, new_thread = new_block[:, new], new_thread[:, new]
+        new_block, new_thread = new_block[:, rules.alive], new_thread[:, rules.alive]
         done.update(names(new_block, new_thread))
         looked = looked_through(ctx, new_block, new_thread)
         seconds = np.concatenate([seconds, looked.seconds])
@@ -321,8 +322,12 @@ def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> tuple
         seconds = seconds[order]
         block = np.concatenate([block, new_block[:, looked.rows]], axis=1)[:, order]
         thread = np.concatenate([thread, new_thread[:, looked.rows]], axis=1)[:, order]
-        first = {name: n for n, name in reversed(list(enumerate(names(thread))))}
-        threads = thread[:, sorted(first.values())[:WIDENED]]
+        fastest: dict[bytes, int] = {}
+        for n, name in enumerate(names(thread)):
+            fastest.setdefault(name, n)
+            if len(fastest) == WIDENED:
+                break
+        threads = thread[:, list(fastest.values())]
     return block, thread
 
 
