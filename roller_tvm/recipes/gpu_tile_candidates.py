@@ -306,6 +306,8 @@ def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> tuple
     done: set[bytes] = set()
     # The path of most reuse for every register tile, then more paths for the best of them.
     for beam in (1, BLOCK_BEAM):
+        if not threads.size:
+            break
         growing, count = np.repeat(threads, len(tried), axis=1), threads.shape[1]
         found = block_tiles(ctx, growing, np.tile(points, count), beam)
         new_block, new_thread = found.tiles, growing[:, found.growth]

@@ -78,7 +78,10 @@ class GpuTiled(Recipe):
             return []
         steps = reduction_steps(g, device)
         block, thread = (tiles[:, :REFINED] for tiles in coarse_candidates(ctx, steps, bool(lacking)))
-        made, times = ranked(ctx, fine_candidates(ctx, block, thread, steps), top)
+        found = fine_candidates(ctx, block, thread, steps)
+        if not len(found.rows):
+            return []
+        made, times = ranked(ctx, found, top)
         if copies_ahead(ctx):
             made, times = staged(ctx, ctx.features, made, times)
         return candidates(self.name, times, range(min(2 * top, made.count)), lambda n: program(ctx, made, n))
