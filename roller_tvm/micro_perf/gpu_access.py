@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .geometry import Geometry, Operand
-from .gpu_nest import Array, GpuNest, ceil_div, distinct
+from .gpu_nest import Array, GpuNest, ceil_div, distinct, distinct_columns
 from .kernel import StagedTable
 
 #: Number of a fetch's warps to look at; the others are like them.
@@ -93,10 +93,9 @@ def fetches(table: StagedTable, warp: int, sector: int) -> Fetches:
     vectorised = whole & (vector > 1) & _whole_vectors(nest, boxes, vector)
     copies = Copies.of(table)
     # Kernels that differ in their register tiles alone copy alike.
-    key = np.ascontiguousarray(np.concatenate([copies.operand[None], copies.box, *copies.sizes]).T)
-    place: dict[bytes, int] = {}
-    back = [place.setdefault(name, len(place)) for name in key.view(f"V{key.itemsize * key.shape[1]}").ravel().tolist()]
-    first = np.unique(back, return_index=True)[1]
+    first, back = distinct_columns(
+        np.stack([copies.operand, copies.padding, copies.vector, copies.threads]), copies.box
+    )
     copies, at_once = copies.take(first), vectorised.ravel()[first]
     inside = at_once & copies.within(sector)
     counted = np.empty((3, len(first)))
@@ -156,11 +155,6 @@ class Copies:
             table.vectors.ravel(), np.tile(table.threads, len(nest.shape)), table.elements.ravel(),
             table.rounds.ravel(), nest.element_bytes[number, 0], nest.stored_share[number, 0], first[number],
         )  # fmt: skip
-
-    @property
-    def sizes(self) -> tuple[Array, ...]:
-        """Sizes beside the tile's that tell copies of an operand apart."""
-        return self.padding[None], self.vector[None], self.threads[None]
 
     def offset(self, sector: int) -> Array:
         """Return the elements between a sector's start and the tile's."""
@@ -306,13 +300,34 @@ def read_cycles(table: StagedTable, warp: int, vectors: Array) -> Array:
         np.concatenate([(boxes[:, -1] + table.padding)[:, None], boxes[:, -2:0:-1]], axis=1), axis=1
     )[:, ::-1]
     own = table.thread[nest.outer] // table.vthreads[nest.outer]
-    steps = (nest.slopes.swapaxes(1, 2) @ rows) * own
-    address = np.einsum("osn,snw->onw", steps, table.lane_places(warp)).reshape(-1, warp)
-    cycles, width, count = np.zeros(vectors.size), vectors.ravel(), np.tile(np.minimum(warp, table.threads), len(boxes))
+    steps = np.concatenate(list((nest.slopes.swapaxes(1, 2) @ rows) * own), axis=1)
+    lanes, threads = np.tile(table.lanes, len(boxes)), np.tile(table.threads, len(boxes))
+    first, back = distinct_columns(np.stack([vectors.ravel(), threads]), lanes, steps)
+    address, width = lane_addresses(lanes[:, first], steps[:, first], threads[first], warp), vectors.ravel()[first]
+    cycles, count = np.zeros(len(first)), np.minimum(warp, threads[first])
     for vector in set(width.tolist()):
         at = np.flatnonzero(width == vector)
         cycles[at] = _read_cycles(address[at], vector, count[at])
-    return cycles.reshape(vectors.shape)
+    return cycles[back].reshape(vectors.shape)
+
+
+def lane_addresses(lanes: Array, steps: Array, threads: Array, warp: int) -> Array:
+    """Return the addresses (N, warp) of blocks' first lanes (the last axis fastest), `steps` apart along each axis.
+
+    Lanes beyond a block repeat those in it.
+
+    Parameters
+    ----------
+    lanes, steps : array of (axes, N)
+    threads : array
+        Threads of a block.
+    """
+    rest = np.arange(warp) % np.minimum(warp, threads)[:, None]
+    address = np.zeros(rest.shape, np.int64)
+    for along, step in zip(lanes[::-1, :, None], steps[::-1, :, None], strict=True):
+        rest, at = np.divmod(rest, along)
+        address += at * step
+    return address
 
 
 def _read_cycles(address: Array, vector: int, count: Array) -> Array:
@@ -337,7 +352,8 @@ def store_sectors(table: StagedTable, warp: int, sector: int) -> Array:
     nest = table.nest
     strides = np.array(strides_of([nest.geometry.extents[i] for i in nest.spatial]), np.int64)[:, None]
     steps = table.thread[nest.outer] // table.vthreads[nest.outer] * strides
-    address = np.einsum("sn,snw->nw", steps, table.lane_places(warp))
-    element = np.minimum(np.arange(int(table.store.max())), table.store[:, None] - 1)
+    first, back = distinct_columns(np.stack([table.store, table.threads]), table.lanes, steps)
+    address = lane_addresses(table.lanes[:, first], steps[:, first], table.threads[first], warp)
+    element = np.minimum(np.arange(int(table.store.max())), table.store[first, None] - 1)
     touched = (address[:, :, None] + element[:, None, :]) * nest.geometry.output_bytes // sector
-    return distinct(touched.reshape(table.count, -1))
+    return distinct(touched.reshape(len(first), -1))[back]

@@ -62,6 +62,26 @@ def looked_up(function: Callable[..., int], *arguments: Array) -> Array:
     return np.array([known[row] for row in rows], np.int64)
 
 
+def names(*tables: Array) -> list[bytes]:
+    """Return a name for each column of tables of integers: the same for the same numbers."""
+    rows = np.ascontiguousarray(np.concatenate(tables).T)
+    return rows.view(f"V{rows.dtype.itemsize * rows.shape[1]}").ravel().tolist()
+
+
+def distinct_columns(*tables: Array) -> tuple[Array, Array]:
+    """Return the number of the first of each kind of columns, and the kind of each column.
+
+    Examples
+    --------
+    >>> first, kind = distinct_columns(np.array([[7, 8, 7]]), np.array([[0, 0, 0]]))
+    >>> first.tolist(), kind.tolist()
+    ([0, 1], [0, 1, 0])
+    """
+    kinds: dict[bytes, int] = {}
+    kind = np.array([kinds.setdefault(name, len(kinds)) for name in names(*tables)], np.int64)
+    return np.unique(kind, return_index=True)[1], kind
+
+
 def distinct(values: Array) -> Array:
     """Return the number of distinct values along the last axis."""
     ordered = np.sort(values, axis=-1)

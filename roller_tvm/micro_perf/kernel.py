@@ -272,23 +272,6 @@ class StagedTable:
         """Extents of the tiles that a step fetches, (operands, dimensions, N)."""
         return self.nest.boxes(self.block)
 
-    def lane_places(self, warp: int) -> Array:
-        """Return the places of a block's first lanes along the spatial axes, (axes, N, warp): the last axis fastest.
-
-        Lanes beyond the block repeat those in it.
-        """
-        if warp not in self._lane_places:
-            rest = (np.arange(warp) % np.minimum(warp, self.threads)[:, None]).astype(np.int32)
-            places = np.empty((len(self.lanes), *rest.shape), np.int64)
-            for place, lanes in zip(places[::-1], self.lanes[::-1].astype(np.int32), strict=True):
-                rest, place[:] = np.divmod(rest, lanes[:, None])
-            self._lane_places[warp] = places
-        return self._lane_places[warp]
-
-    @cached_property
-    def _lane_places(self) -> dict[int, Array]:
-        return {}
-
     @cached_property
     def body_boxes(self) -> Array:
         """Extents of the operands' parts that a body reads, (operands, dimensions, N)."""

@@ -16,7 +16,7 @@ import numpy as np
 from ..device import DeviceSpec
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_constants import ACCUMULATORS, FETCHES
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, distinct_columns, names, product, round_up
 from ..micro_perf.gpu_tiles import Tiled, quick_times
 from ..micro_perf.registers import UNLIMITED, RegisterTiles, register_caps, unrolled_steps, usable_limits
 from ..roller.alignment import Rejection, aligned_extents, execution_unit, tensor_shape, transaction
@@ -324,19 +324,8 @@ def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> tuple
         seconds = seconds[order]
         block = np.concatenate([block, new_block[:, looked.rows]], axis=1)[:, order]
         thread = np.concatenate([thread, new_thread[:, looked.rows]], axis=1)[:, order]
-        fastest: dict[bytes, int] = {}
-        for n, name in enumerate(names(thread)):
-            fastest.setdefault(name, n)
-            if len(fastest) == WIDENED:
-                break
-        threads = thread[:, list(fastest.values())]
+        threads = thread[:, distinct_columns(thread)[0][:WIDENED]]
     return block, thread
-
-
-def names(*tables: Array) -> list[bytes]:
-    """Return a name for each column of tables: the same for the same numbers."""
-    rows = np.ascontiguousarray(np.concatenate(tables).T)
-    return rows.view(f"V{rows.dtype.itemsize * rows.shape[1]}").ravel().tolist()
 
 
 def fine_candidates(ctx: Context, block: Array, thread: Array, steps: Sequence[Tile]) -> Found:
@@ -346,10 +335,7 @@ def fine_candidates(ctx: Context, block: Array, thread: Array, steps: Sequence[T
     every[inner] = np.tile(points[inner], block.shape[1])
     thread = np.repeat(thread, len(steps), axis=1)
     found = looked_through(ctx, every, thread)
-    once: dict[bytes, int] = {}
-    for n, name in enumerate(names(every[:, found.rows], thread[:, found.rows])):
-        once.setdefault(name, n)
-    new = list(once.values())
+    new = distinct_columns(every[:, found.rows], thread[:, found.rows])[0]
     return Found(found.rows[new], found.table, found.seconds[new])
 
 
