@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .geometry import Geometry, Operand
-from .gpu_nest import Array, GpuNest, ceil_div, distinct, distinct_columns
+from .gpu_nest import Array, GpuNest, ascending, ceil_div, distinct, distinct_columns
 from .kernel import StagedTable
 
 #: Number of a fetch's warps to look at; the others are like them.
@@ -186,19 +186,19 @@ def _counted(
     """
     vector, threads, total, rounds = copies.vector, copies.threads, copies.total, copies.rounds
     warps = ceil_div(threads, warp)
-    # First element of each sampled warp; lanes beyond the block or the tile touch no further elements.
+    # First element of each sampled warp; lanes beyond the block or the tile are where the last one is.
     sampled, counts = _spaced(rounds * warps)
     turn, mine = np.divmod(sampled, warps[:, None])
     starts = (turn * threads[:, None] + mine * warp) * vector[:, None]
     counts = counts & (starts + vector[:, None] <= total[:, None])
     here = np.minimum(warp, threads[:, None] - mine * warp)
     last = np.minimum(here, (total[:, None] - starts) // vector[:, None])
-    lanes = np.arange(warp)
-    first = starts[:, :, None] + np.where(lanes < last[:, :, None], lanes, 0) * vector[:, None, None]
+    lanes = np.maximum(0, np.minimum(np.arange(warp), last[:, :, None] - 1))
+    first = (starts[:, :, None] + lanes * vector[:, None, None]).astype(np.int32)  # tiles fit shared memory
     # Elements of shorter vectors: the last one again.
-    element = np.arange(1 if inside else int(vector.max()))
+    element = np.arange(1 if inside else int(vector.max()), dtype=np.int32)
     own = element < vector[:, None]
-    each = first[..., None] + np.minimum(element, vector[:, None] - 1)[:, None, None, :]
+    each = first[..., None] + np.minimum(element, (vector[:, None] - 1).astype(np.int32))[:, None, None, :]
     address, local = _addresses(copies, each)
     size = copies.element_bytes[:, None, None, None]
     touched = (address + copies.offset(sector)[:, None, None, None]) * size // sector
@@ -227,8 +227,7 @@ def _addresses(copies: Copies, elements: Array) -> tuple[Array, Array]:
         Numbers of elements of the tiles.
     """
     box, row = copies.box, np.ones(len(elements), np.int64)
-    rest = elements.astype(np.int32)  # tiles fit shared memory
-    address, local = np.zeros(elements.shape, np.int64), np.zeros(elements.shape[:3], np.int64)
+    rest, address, local = elements, np.zeros(elements.shape, np.int64), np.zeros(elements.shape[:3], np.int64)
     for d in range(len(box) - 1, -1, -1):
         if (box[d] > 1).any():
             extent = box[d].astype(np.int32)[:, None, None, None]
@@ -276,7 +275,7 @@ def bank_cycles(words: Array, banks: int) -> Array:
     >>> bank_cycles(np.array([[0, 1, 2], [0, 32, 32], [0, 32, 64]]), banks=32).tolist()
     [1, 2, 3]
     """
-    ordered = np.sort(words, axis=-1)
+    ordered = ascending(words)
     new = np.ones(ordered.shape, bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     bank = ordered % banks + np.arange(len(ordered))[:, None] * banks
