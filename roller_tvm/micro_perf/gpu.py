@@ -82,11 +82,9 @@ def spread(extents: Array, count: Array) -> Array:
     >>> spread(np.array([[4], [8]]), np.array([16])).ravel().tolist()
     [2, 8]
     """
-    result = np.ones_like(extents)
-    for i in range(len(extents) - 1, -1, -1):
-        result[i] = np.minimum(extents[i], np.maximum(1, count))
-        count = ceil_div(count, extents[i])
-    return result
+    inner = np.ones_like(extents)  # tiles that an axis' next one is apart
+    np.multiply.accumulate(extents[:0:-1], axis=0, out=inner[-2::-1])
+    return np.minimum(extents, np.maximum(1, ceil_div(count, inner)))
 
 
 def far_traffic(

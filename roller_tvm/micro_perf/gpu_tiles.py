@@ -117,6 +117,8 @@ class Tiled:
         limit = np.maximum(statements, COMPILER_STATEMENTS)
         for i in reversed(nest.reduce):  # outer parts that the compiler unrolls by itself, the inner first
             outer = self.block[i] // self.unrolled[i]
+            if (outer == 1).all():
+                continue
             fits = (outer == 1) | (~rolled & (outer * statements <= limit))
             expanded = np.where(fits, outer, 1)
             body[i] *= expanded
