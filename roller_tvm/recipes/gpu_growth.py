@@ -135,26 +135,29 @@ def grown(
         # Data-reuse score: traffic saved per byte of footprint (Roller, section 3.3).
         scores = np.where(to > place, (moved - moves) / np.maximum(1, holds - held), -np.inf)
         # The best steps of each tile; of equal scores, the larger extent along the first axis.
-        best = np.argsort(-scores, axis=0, kind="stable")[:branches].T.ravel()
-        from_ = np.repeat(here, len(best) // len(of))
-        goes = to[best, from_] > place[best, from_]
+        if branches == 1:
+            step, from_ = scores.argmax(axis=0), here
+        else:
+            step = np.argsort(-scores, axis=0, kind="stable")[:branches].T.ravel()
+            from_ = np.repeat(here, len(step) // len(of))
+        goes = to[step, from_] > place[step, from_]
         if most_threads is not None:
-            goes &= np.multiply.reduce(larger[nest.outer, best, from_] / growths.unit[:, of[from_]]) <= most_threads
-        step, from_ = best[goes], from_[goes]
-        chosen, score, growth = larger[:, step, from_], scores[step, from_], of[from_]
-        wider = to[step, from_]
-        keys = key[from_] + (wider - place[step, from_]) * weight[step]
+            goes &= np.multiply.reduce(larger[nest.outer, step, from_] / growths.unit[:, of[from_]]) <= most_threads
+        step, from_ = step[goes], from_[goes]
+        chosen = larger[:, step, from_]
         bad = refused(chosen, inputs[step, from_])
         if beam == 1:  # its path never comes by a tile twice
             kept = np.flatnonzero(~bad)
         else:
-            best_, bad_ = _best(keys.tolist(), growth.tolist(), score.tolist(), bad.tolist(), seen, beam)
-            kept = np.array(best_, np.int64)
-            broken.append(chosen[:, bad_])
+            keys = key[from_] + (to[step, from_] - place[step, from_]) * weight[step]
+            scored = keys.tolist(), of[from_].tolist(), scores[step, from_].tolist(), bad.tolist()
+            best, dropped = _best(*scored, seen, beam)
+            kept, key = np.array(best, np.int64), keys[best]
+            broken.append(chosen[:, dropped])
         step, from_ = step[kept], from_[kept]
         place = place[:, from_]
-        place[step, np.arange(len(step))] = wider[kept]
-        tiles, of, key, moved, held = chosen[:, kept], growth[kept], keys[kept], moves[step, from_], holds[step, from_]
+        place[step, np.arange(len(step))] = to[step, from_]
+        tiles, of, moved, held = chosen[:, kept], of[from_], moves[step, from_], holds[step, from_]
         found.append((of, tiles))
     growth = np.concatenate([of for of, _ in found])
     by_growth = np.argsort(growth, kind="stable")
