@@ -199,7 +199,7 @@ def _counted(
     element = np.arange(1 if inside else int(vector.max()), dtype=np.int32)
     own = element < vector[:, None]
     each = first[..., None] + np.minimum(element, (vector[:, None] - 1).astype(np.int32))[:, None, None, :]
-    address, local = _addresses(copies, each)
+    address, words = _addresses(copies, each)
     size = copies.element_bytes[:, None, None, None]
     touched = (address + copies.offset(sector)[:, None, None, None]) * size // sector
     number_of = np.count_nonzero(counts, axis=1)
@@ -209,8 +209,11 @@ def _counted(
         by_element = distinct(touched.swapaxes(2, 3)) * counts[:, :, None] * own[:, None, :]
         requested = np.where(vectorised, moved, by_element.sum(axis=(1, 2)) * sector)
     if not vectorised.all():
-        cycles = bank_cycles(local.reshape(-1, warp), BANKS).reshape(counts.shape) * counts
-        conflicts = np.where(vectorised, number_of, cycles.sum(axis=1))
+        cycles = ceil_div(np.maximum(1, last), BANKS)  # of neighbours
+        if (apart := np.flatnonzero((vector > 1) | (copies.padding > 0))).size:
+            local = words[apart].reshape(-1, warp)
+            cycles[apart] = bank_cycles(local, BANKS).reshape(-1, counts.shape[1])
+        conflicts = np.where(vectorised, number_of, (cycles * counts).sum(axis=1))
     looked = np.maximum(1, number_of)
     share = rounds * warps / looked * copies.share
     # The last round may be a part of one.
@@ -226,18 +229,19 @@ def _addresses(copies: Copies, elements: Array) -> tuple[Array, Array]:
     elements : array of (N, warps, lanes, elements)
         Numbers of elements of the tiles.
     """
-    box, row = copies.box, np.ones(len(elements), np.int64)
-    rest, address, local = elements, np.zeros(elements.shape, np.int64), np.zeros(elements.shape[:3], np.int64)
-    for d in range(len(box) - 1, -1, -1):
-        if (box[d] > 1).any():
-            extent = box[d].astype(np.int32)[:, None, None, None]
+    long = [d for d in range(len(copies.box) - 1, -1, -1) if (copies.box[d] > 1).any()] or [len(copies.box) - 1]
+    rest, address = elements, np.zeros((), np.int64)
+    for d in long:
+        coordinate = rest
+        if d != long[-1]:
+            extent = copies.box[d].astype(np.int32)[:, None, None, None]
             above = rest // extent
-            coordinate = rest - above * extent
-            rest = above
-            address += coordinate * copies.strides[d][:, None, None, None]
-            local += coordinate[..., 0] * row[:, None, None]
-        row = row * (box[d] + (copies.padding if d == len(box) - 1 else 0))
-    return address, local
+            coordinate, rest = rest - above * extent, above
+        address = address + coordinate * copies.strides[d][:, None, None, None]
+    words, row = elements[..., 0], copies.box[-1].astype(np.int32)[:, None, None]
+    if copies.padding.any():
+        words = words + words // row * copies.padding[:, None, None]
+    return address, words
 
 
 def _spaced(count: Array) -> tuple[Array, Array]:
@@ -298,7 +302,7 @@ def read_cycles(table: StagedTable, warp: int, vectors: Array) -> Array:
     rows[:, :-1] = np.multiply.accumulate(
         np.concatenate([(boxes[:, -1] + table.padding)[:, None], boxes[:, -2:0:-1]], axis=1), axis=1
     )[:, ::-1]
-    own = table.thread[nest.outer] // table.vthreads[nest.outer]
+    own = np.where(table.lanes > 1, table.thread[nest.outer] // table.vthreads[nest.outer], 0)
     steps = np.concatenate(list((nest.slopes.swapaxes(1, 2) @ rows) * own), axis=1)
     lanes, threads = np.tile(table.lanes, len(boxes)), np.tile(table.threads, len(boxes))
     first, back = distinct_columns(np.stack([vectors.ravel(), threads]), lanes, steps)
@@ -350,7 +354,7 @@ def store_sectors(table: StagedTable, warp: int, sector: int) -> Array:
     """Return the number of sectors that one store instruction of a warp touches."""
     nest = table.nest
     strides = np.array(strides_of([nest.geometry.extents[i] for i in nest.spatial]), np.int64)[:, None]
-    steps = table.thread[nest.outer] // table.vthreads[nest.outer] * strides
+    steps = np.where(table.lanes > 1, table.thread[nest.outer] // table.vthreads[nest.outer], 0) * strides
     first, back = distinct_columns(np.stack([table.store, table.threads]), table.lanes, steps)
     address = lane_addresses(table.lanes[:, first], steps[:, first], table.threads[first], warp)
     element = np.minimum(np.arange(int(table.store.max())), table.store[first, None] - 1)
