@@ -97,13 +97,11 @@ def fetches(table: StagedTable, warp: int, sector: int) -> Fetches:
         np.stack([copies.operand, copies.padding, copies.vector, copies.threads]), copies.box
     )
     copies, at_once = copies.take(first), vectorised.ravel()[first]
-    inside = at_once & copies.within(sector)
+    # Lanes that touch one sector each, with a whole vector or an element, and others.
+    inside = (copies.vector == 1) | at_once & copies.within(sector)
     counted = np.empty((3, len(first)))
-    # Instructions that touch one sector a lane, of a vector and of an element, and others.
-    single = copies.vector == 1
-    for kind in (inside, single, ~inside & ~single):
-        if (rows := np.flatnonzero(kind)).size:
-            one_sector = bool((inside | single)[rows[0]])
+    for one_sector in (True, False):
+        if (rows := np.flatnonzero(inside == one_sector)).size:
             counted[:, rows] = _counted(copies.take(rows), at_once[rows], one_sector, warp, sector)
     requested, moved, conflicts = (c[back].reshape(vector.shape) for c in counted)
     return Fetches(table.rounds, vector, vectorised, requested, moved, conflicts)
@@ -182,7 +180,7 @@ def _counted(
     Parameters
     ----------
     inside : bool
-        True if all elements of a copy lie in one sector.
+        True if all elements of a lane's copy lie in one sector.
     """
     vector, threads, total, rounds = copies.vector, copies.threads, copies.total, copies.rounds
     warps = ceil_div(threads, warp)
