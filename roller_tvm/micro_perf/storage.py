@@ -97,7 +97,8 @@ def stored_bytes(
     return np.add.reduce(elements * nest.element_bytes, axis=0)
 
 
-#: Elements of a read by the last two bits of its run.
+#: Elements of a read by the last two bits of its run: a power of two divides two numbers if it divides their bits
+#: together.
 _WIDTHS = np.array([4, 1, 2, 1])
 
 
@@ -131,17 +132,16 @@ def read_widths(
     # Axes of one point count for nothing: what is left must be one axis of stride 1 to make the run longer.
     neighbours = nest.neighbours_along(block, part)
     below, unpadded = np.ones_like(padding), padding == 0
-    width, here = np.ones_like(padding), np.ones(padding.shape, bool)  # whose run begins in this dimension or before it
+    runs, here = np.ones_like(padding), np.ones(padding.shape, bool)  # whose run begins in this dimension or before it
     whole = mine == boxes
     for d in range(nest.rank - 1, -1, -1):
         box = boxes[:, d]
         row = box * below if unpadded.all() else box * below + np.where(below == 1, padding, 0)
-        # A power of two divides two numbers if it divides their bits together.
-        width = np.where(here & nest.own_dims[:, d], _WIDTHS[(below * neighbours[:, d] | row) & 3], width)
+        runs = np.where(here & nest.own_dims[:, d], below * neighbours[:, d] | row, runs)
         if d == 0:
             break
         here = here & whole[:, d] & unpadded
         if not here.any():
             break
         below = np.where(here, below * box, below)
-    return width
+    return _WIDTHS[runs & 3]

@@ -46,30 +46,24 @@ def fetch_vectors(nest: GpuNest, boxes: Array, block: Array, device: DeviceSpec,
     They are contiguous and aligned in both memories, and not guarded.
     """
     operands = nest.geometry.operands
-    best = np.ones(padding.shape, np.int64)
     # The stride of a one-dimensional buffer cannot be aligned.
     if any(len(op.shape) < 2 for op in operands) or not any(op.plain for op in operands):
-        return best
+        return np.ones(padding.shape, np.int64)
     most = [device.vector_bytes // op.element_bytes if op.plain else 1 for op in operands]
     widest = np.array([[1 << max(0, width.bit_length() - 1)] for width in most])
-    widths = sorted({w for most in widest.ravel().tolist() for w in (most // 2, most) if w > 1})
     whole = block >= nest.extents
     divided = nest.extents % block == 0
-    # Distances at which blocks start along a dimension: none along an axis that a block covers whole.
+    # Distances at which blocks start along a dimension: none along an axis that a block covers whole. All lengths are
+    # kept as bits: a power of two divides several numbers if it divides their bits together.
     steps = np.bitwise_or.reduce(nest.coefficients * nest.along(np.where(whole, 0, block), 0), axis=2)
     starts = np.logical_and.reduce(nest.along((block == 1) | divided, True), axis=2)
-    guarded = np.logical_or.reduce(nest.uses & ~divided[nest.outer], axis=1)
-    below, here = np.ones_like(best), np.ones(best.shape, bool)
-    unpadded = (padding == 0) & ~guarded
+    lengths = boxes | nest.shape | nest.offsets | steps
+    unpadded = (padding == 0) & ~np.logical_or.reduce(nest.uses & ~divided[nest.outer], axis=1)
+    bits, below, here = np.ones_like(padding), np.ones_like(padding), np.ones(padding.shape, bool)
     for d in range(nest.rank - 1, -1, -1):
-        # Multiples of the width: where vectors start along the dimension, and all lengths. A power of two divides
-        # several numbers if it divides their bits together.
         box = boxes[:, d]
-        bits = (box | nest.shape[:, d] | nest.offsets[:, d] | steps[:, d]) * below | (box * below + padding)
-        fits = here & starts[:, d] & nest.own_dims[:, d]
-        for width in widths:
-            able = (widest == width) | (widest // 2 == width)
-            best = np.where(fits & able & (bits & (width - 1) == 0), width, best)
+        run = np.where(starts[:, d], lengths[:, d] * below | (box * below + padding), 1)
+        bits = np.where(here & nest.own_dims[:, d], run, bits)
         if d == 0:
             break
         # Trailing dimensions that the box covers whole are one run with the one before, unless rows are padded.
@@ -77,8 +71,9 @@ def fetch_vectors(nest: GpuNest, boxes: Array, block: Array, device: DeviceSpec,
         if not here.any():
             break
         below = np.where(here, below * box, below)
-        best = np.where(here & nest.own_dims[:, d - 1], 1, best)
-    return within_rows(boxes, best)
+    aligned = bits & -bits
+    widths = np.where(aligned >= widest, widest, np.where(2 * aligned >= widest, widest // 2, 1))
+    return within_rows(boxes, widths)
 
 
 def store_vectors(nest: GpuNest, block: Array, thread: Array, vthreads: Array) -> Array:
@@ -86,11 +81,11 @@ def store_vectors(nest: GpuNest, block: Array, thread: Array, vthreads: Array) -
     g = nest.geometry
     last = g.spatial[-1]
     own, extent = thread[last] // vthreads[last], g.extents[last]
-    width = np.ones_like(own)
+    width, divided = np.ones_like(own), extent % block[last] == 0
     # The store walks the output's own row: parts of an axis (a split one) are not its last dimension.
     for wide in (VECTOR_ALIGNMENT // 2 // g.output_bytes, VECTOR_ALIGNMENT // g.output_bytes):
         if wide > 1 and extent % wide == 0:
-            width = np.where((own % wide == 0) & (extent % block[last] == 0), wide, width)
+            width = np.where(divided & (own % wide == 0), wide, width)
     return width
 
 
