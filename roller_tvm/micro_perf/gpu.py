@@ -182,5 +182,9 @@ def slowest_of(pipes: dict[str, Count]) -> Array:
     >>> slowest_of({"compute": np.array([1.0, 3.0]), "dram": np.array([2.0, 2.0])}).tolist()
     ['dram', 'compute']
     """
-    names = np.array(list(pipes))
-    return names[np.argmax(np.stack(np.broadcast_arrays(*pipes.values())), axis=0)]
+    cycles = list(pipes.values())
+    slowest, place = cycles[0], np.zeros((), np.int64)
+    for number, pipe in enumerate(cycles[1:], 1):
+        place = np.where(pipe > slowest, number, place)
+        slowest = np.maximum(slowest, pipe)
+    return np.array(list(pipes))[place]
