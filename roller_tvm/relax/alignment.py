@@ -2,7 +2,8 @@
 
 If an array is not aligned to 64 bytes, an aligned vector load crashes. Memory of the virtual machine is aligned;
 so only the parameters that a function's own inputs reach are declared with the alignment of their elements. The loads
-of these become unaligned ones, which cost the same on data that is aligned after all.
+of these become unaligned ones, which cost the same on data that is aligned after all. Kernels that no input reaches are
+marked (`own_memory.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from tvm import relax
 
 from ..tir.nodes import key
 from .constants import is_constant
+from .modules import is_prim_func
+from .own_memory import OWN_MEMORY
 
 #: Operators whose result starts where their operand does.
 _VIEWS = ("relax.reshape", "relax.memory.ensure_zero_offset")
@@ -37,8 +40,10 @@ class UnalignedInputs:
         changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
         for var, func in mod.functions_items():
             positions = calls.found.get(str(var.name_hint))
-            if positions and type(func).__name__ == "PrimFunc":
-                changed.update_func(var, anywhere(func, positions))
+            if positions is not None and is_prim_func(func):
+                made = anywhere(func, positions) if positions else func
+                named = "global_symbol" in (func.attrs or {})  # somebody may call it by its name
+                changed.update_func(var, made if positions or named else made.with_attr(OWN_MEMORY, True))
         return changed
 
 

@@ -6,6 +6,7 @@ for the next build (`codegen/kernel_cache.py`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,9 @@ from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .contexts import context_like
 from .modules import is_prim_func
 from .rewrites import PART
+
+#: Passes without which kernels for CPUs are as fast: the simplifier runs again after this one, a fifth of lowering.
+_NEEDLESS = ("s_tir.RenormalizeSplitPattern",)
 
 
 def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str], None] | None = None) -> Any:
@@ -143,7 +147,9 @@ def largest_early(sizes: Sequence[int]) -> list[int]:
 
 def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     """Return a kernel as LLVM's module; its code is not generated yet."""
-    return tvm.tirx.build(tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs), target=target)
+    part, outer = tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs), tvm.transform.PassContext.current()
+    with contextlib.nullcontext() if outer.instruments else context_like(outer, disabled=_NEEDLESS):
+        return tvm.tirx.build(part, target=target)
 
 
 def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:

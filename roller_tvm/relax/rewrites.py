@@ -17,6 +17,7 @@ from ..codegen.mended_cuda import extend_pipeline, mend_cuda
 from ..codegen.rewrites import rewritten
 from ..codegen.rewrites.vector_math import by_element
 from .modules import each_prim_func
+from .own_memory import OWN_MEMORY, without_checks
 
 #: Rewrite -> attribute of a PrimFunc that is to be built with it.
 MARKS = {
@@ -97,6 +98,8 @@ class _Rewrite:
 def _as_marked(func: Any) -> Any:
     if func.attrs and PART in func.attrs and _ENTRY in func.attrs:
         func = func.without_attr(_ENTRY)
+    if func.attrs and OWN_MEMORY in func.attrs:
+        func = without_checks(func)
     names = {name for name, mark in MARKS.items() if func.attrs and mark in func.attrs}
     return rewritten(func, names | ({"neighbouring_lanes"} if names else set()))
 

@@ -4,14 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
+from tvm.script import tirx as T  # noqa: E402
 
-from roller_tvm.relax import UnalignedInputs  # noqa: E402
+from roller_tvm.relax import UnalignedInputs, build  # noqa: E402
+from roller_tvm.relax.own_memory import OWN_MEMORY  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
 
 from .networks import LLVM, module  # noqa: E402
@@ -74,7 +77,7 @@ for offset in (0, 4, 16, 32):
     assert done.returncode == 0, done.stderr[-800:]
 
 
-def test_functions_of_intermediate_tensors_are_left_as_they_are():
+def test_functions_of_intermediate_tensors_are_left_as_they_are_and_marked():
     def chain(builder, x):
         y = builder.emit(relax.op.nn.softmax(x))
         return builder.emit(relax.op.permute_dims(y, [1, 0]))
@@ -82,5 +85,32 @@ def test_functions_of_intermediate_tensors_are_left_as_they_are():
     prepared = prepare(module(chain, (64, 64)), LLVM)
     changed = dict((str(v.name_hint), f) for v, f in UnalignedInputs()(prepared).functions_items())
     before = dict((str(v.name_hint), f) for v, f in prepared.functions_items())
-    kept = {name for name, func in changed.items() if func.same_as(before[name])}
-    assert kept == {"main", next(name for name in before if "transpose" in name)}
+    moved = next(name for name in before if "transpose" in name)
+    assert {name for name, func in changed.items() if func.body.same_as(before[name].body)} == {"main", moved}
+    assert {name for name, func in changed.items() if OWN_MEMORY in (func.attrs or {})} == {moved}
+
+
+def test_only_kernels_that_no_input_reaches_go_without_checks_of_their_arguments():
+    """A caller's tensor may have strides, which the virtual machine does not look at."""
+    executable = build(module(body, *SHAPES), LLVM)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    with pytest.raises(ValueError, match="strides"):
+        machine["main"](np.zeros((64, 128), "float32")[:, :64], np.zeros((64, 64), "float32"))
+
+
+def test_checks_of_a_kernels_own_stay():
+    """TVM's checks of arguments go, in the text of the code too."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(a: T.Buffer((16,), "float32"), b: T.Buffer((16,), "float32")):
+        T.evaluate(0)
+        assert a[0] >= T.float32(0), "negative"
+        for i in range(16):
+            with T.sblock("b"):
+                v = T.axis.spatial(16, i)
+                b[v] = T.sqrt(a[v])
+
+    texts = [tvm.tirx.build(tvm.IRModule({"f": func.with_attr("global_symbol", "f")}), LLVM).inspect_source("ll")
+             for func in (kernel, kernel.with_attr(OWN_MEMORY, True))]  # fmt: skip
+    assert ["negative" in text for text in texts] == [True, True]
+    assert ["strides on argument" in text for text in texts] == [True, False]
