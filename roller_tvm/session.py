@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning, UsageError
 from roller_tvm.folders import work_folder
+from roller_tvm.garbage import seldom_collected
 from roller_tvm.models.arguments import Signature
 from roller_tvm.models.line import Job, ModelLine, Request
 from roller_tvm.models.package import REPORT
@@ -154,10 +155,11 @@ class Session:
     def built(self, progress: Any = None) -> Any:
         """Return the built model, once; `progress` receives each step, "plan 2 of 9: fused_conv2d" say."""
         if self._built is None:
-            job = self.job if self.schedules == "roller" else self._job
-            self._tell("build")
-            built = self.line.build(job, self.records, self.schedules, self.request.threads or job.threads,
-                                    progress or self._tell)  # fmt: skip
+            with seldom_collected():
+                job = self.job if self.schedules == "roller" else self._job
+                self._tell("build")
+                built = self.line.build(job, self.records, self.schedules, self.request.threads or job.threads,
+                                        progress or self._tell)  # fmt: skip
             self._check_planned(getattr(built, REPORT).left() if self.schedules == "roller" else "")
             self._built = built
         return self._built

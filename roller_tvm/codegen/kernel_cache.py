@@ -1,4 +1,4 @@
-"""Scheduled functions and object files of kernels that a build keeps for the next one (no TVM).
+"""Scheduled functions, answers about functions and object files that a build keeps for the next one (no TVM).
 
 Beside the plans, in a file of its own of the same kind (`disk_cache.py`). A key is the digest of all that decides the
 value; of this package and of TVM, the code itself is part of it.
@@ -7,10 +7,14 @@ value; of this package and of TVM, the code itself is part of it.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from .. import foreign
 from ..disk_cache import DiskCache, code_version, is_off
 from ..folders import cache_folder
 
@@ -50,6 +54,30 @@ def key_of(kind: str, *words: object) -> str:
         text = str(word).encode()
         digest.update(f"{len(text)}:".encode() + text)  # no two lists of words read alike
     return digest.hexdigest()[:32]
+
+
+def kept_answer(make: Callable[[], Any], kind: str, *words: object) -> Any:
+    """Return what a function makes, a value of JSON, of this build or of an earlier one.
+
+    Parameters
+    ----------
+    make : function
+    kind, *words
+        As of `key_of`.
+
+    Examples
+    --------
+    >>> kept_answer(lambda: 1 + 1, "sum", 1, 1)
+    2
+    """
+    if (cache := kernel_cache()) is None:
+        return make()
+    key = key_of(kind, *words)
+    if (kept := cache.get(key)) is not None:
+        return foreign.loads(kept.decode())
+    made = make()
+    cache.put(key, json.dumps(made).encode())
+    return made
 
 
 @lru_cache(maxsize=1)

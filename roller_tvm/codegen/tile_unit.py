@@ -12,6 +12,8 @@ from .flat import loop_of
 #: Bytes of a row of a tile; elements of one.
 ROW_BYTES = 64
 TILE = ROWS * DEPTH
+#: Bytes that are stored at once.
+_WORD = 8
 
 
 class TileUnit:
@@ -27,7 +29,7 @@ class TileUnit:
 
     def __init__(self, tir: Any, emulated: bool) -> None:
         self.tir, self.emulated = tir, emulated
-        self.config = tir.decl_buffer([ROW_BYTES], "uint8", "config")
+        self.config = tir.decl_buffer([ROW_BYTES // _WORD], "uint64", "config")
         self.fake = [tir.decl_buffer([TILE], "float32", f"tile{n}") for n in range(8)] if emulated else []
 
     def asked(self) -> list[Any]:
@@ -47,10 +49,11 @@ class TileUnit:
         tir = self.tir
         if self.emulated:
             return [tir.AllocBuffer(buffer) for buffer in self.fake]
-        content = [0] * ROW_BYTES
+        content = bytearray(ROW_BYTES)
         content[0] = 1
         content[16:32:2], content[48:56] = [ROW_BYTES] * 8, [ROWS] * 8
-        stores = [tir.BufferStore(self.config, tir.const(v, "uint8"), [n]) for n, v in enumerate(content)]
+        words = [int.from_bytes(content[at : at + _WORD], "little") for at in range(0, ROW_BYTES, _WORD)]
+        stores = [tir.BufferStore(self.config, tir.const(v, "uint64"), [n]) for n, v in enumerate(words)]
         return [tir.AllocBuffer(self.config), *stores, self.call("ldtilecfg", self.address(self.config, 0))]
 
     def released(self) -> list[Any]:

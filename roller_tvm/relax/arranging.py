@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,7 @@ class Arranger(relax.PyExprMutator):
     def __init__(
         self, mod: Any, arrangement: Arrangement, wanted: Collection[Any], convs: dict[Any, Convolution],
         tile: Callable[[Convolution, Arrangement], int] = lambda conv, arrangement: 0,
-        known: dict[tuple[int, int], np.ndarray] | None = None,
+        known: dict[tuple[int, int], np.ndarray] | None = None, made: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(mod)
         self.arrangement, self.wanted, self.convs = arrangement, wanted, convs
@@ -162,6 +162,8 @@ class Arranger(relax.PyExprMutator):
         self.tile = tile
         #: Weights (by hash) and a tile -> the weights as Winograd's algorithm takes them, in every arrangement.
         self.known = {} if known is None else known
+        #: Convolution, its tile and its arrangement -> the function that computes it, and the types of its results.
+        self.made = {} if made is None else made
 
     # Both forms of a variable ------------------------------------------------------------------------------
 
@@ -256,9 +258,9 @@ class Arranger(relax.PyExprMutator):
         if tile := self.tile(conv, self.arrangement):
             self.winograd_convs += 1
             made = relax.const(self._transformed(weights, tile), weights.ty.dtype)
-            return self.builder_.call_te(
-                lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile), self._form(data), made,
-                primfunc_name_hint="conv2d_winograd", primfunc_attrs={"op_pattern": _OUT_FUSIBLE},
+            return self._called(
+                (conv, tile), lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile),
+                [self._form(data), made], "conv2d_winograd", {"op_pattern": _OUT_FUSIBLE},
             )  # fmt: skip
         if not self.arrangement.block:
             values = np.ascontiguousarray(array_of(weights).transpose(0, 2, 3, 1))
@@ -268,9 +270,23 @@ class Arranger(relax.PyExprMutator):
             )  # fmt: skip
         form = self._form(data) if self.arrangement.holds(conv.data[1]) else self.visit_expr(data)
         block = self.arrangement.block
-        return self.builder_.call_te(
-            lambda d, w: blocked_convolution(d, w, conv, block), form, weights, primfunc_name_hint="conv2d_blocked"
+        return self._called(
+            (conv, 0), lambda d, w: blocked_convolution(d, w, conv, block), [form, weights], "conv2d_blocked"
         )
+
+    def _called(
+        self, what: tuple[Convolution, int], made: Callable[..., Any], arguments: list[Any], name: str,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a call of what TE makes of arguments, made once of equal convolutions."""
+        question = what, self.arrangement
+        if question in self.made:
+            func, kinds = self.made[question]
+            return relax.call_tir(self.builder_.add_func(func, name), relax.Tuple(arguments), kinds)
+        call = self.builder_.call_te(made, *arguments, primfunc_name_hint=name, primfunc_attrs=attrs)
+        if all(isinstance(extent, int) for extent in _shape(arguments[0]) or ("open",)):
+            self.made[question] = self.builder_.get()[call.args[0]], list(call.ty_args)
+        return call
 
     def _transformed(self, weights: Any, tile: int) -> np.ndarray:
         """Return weights as Winograd's algorithm takes them, computed once for all arrangements that are tried."""

@@ -25,11 +25,15 @@ from ..forks import may_fork, shared
 from ..progress import counted
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .contexts import context_like
+from .marks import MATRIX
 from .modules import is_prim_func
 from .rewrites import PART
 
 #: Passes without which kernels for CPUs are as fast: the simplifier runs again after this one, a fifth of lowering.
 _NEEDLESS = ("s_tir.RenormalizeSplitPattern",)
+#: A pass that makes buffers as small as what blocks write; a kernel of plain loops has them of that size, and it takes
+#: a third of its lowering.
+_OF_BLOCKS = ("s_tir.CompactBufferAllocation",)
 
 
 def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str], None] | None = None) -> Any:
@@ -119,15 +123,16 @@ def _objects(
     if not may_fork(cache) or _settings() is None:
         return on_all_cores(partial(object_of, attrs, target), kernels, told)
 
-    tell = counted(told, "compile", len(kernels))
+    tell, texts = counted(told, "compile", len(kernels)), [str(tvm.ir.save_json(func)) for _, func in kernels]
 
-    def one(kernel: tuple[int, tuple[Any, Any]]) -> bytes:
-        place, (var, func) = kernel
+    def one(kernel: tuple[int, int]) -> bytes:
+        place, n = kernel
+        var, func = kernels[n]
         tell(var.name_hint, place)
-        return object_of(attrs, target, var, func)
+        return object_of(attrs, target, var, func, texts[n])
 
-    order = largest_early([len(tvm.ir.save_json(func)) for _, func in kernels])
-    made = shared(one, [(place, kernels[n]) for place, n in enumerate(order)], cache)
+    order = largest_early([len(text) for text in texts])
+    made = shared(one, list(enumerate(order)), cache)
     return [content for _, content in sorted(zip(order, made, strict=True))]
 
 
@@ -148,7 +153,8 @@ def largest_early(sizes: Sequence[int]) -> list[int]:
 def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     """Return a kernel as LLVM's module; its code is not generated yet."""
     part, outer = tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs), tvm.transform.PassContext.current()
-    with contextlib.nullcontext() if outer.instruments else context_like(outer, disabled=_NEEDLESS):
+    needless = (*_NEEDLESS, *(_OF_BLOCKS if func.attrs and MATRIX in func.attrs else ()))
+    with contextlib.nullcontext() if outer.instruments else context_like(outer, (), needless):
         return tvm.tirx.build(part, target=target)
 
 
@@ -159,11 +165,11 @@ def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     return kernel
 
 
-def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
-    """Return the object file of a kernel, from the cache if it is there."""
+def object_of(attrs: Any, target: Any, var: Any, func: Any, text: str | None = None) -> bytes:
+    """Return the object file of a kernel, from the cache if it is there; `text` is the function in JSON."""
     cache, key = kernel_cache(), ""
     if cache is not None and (settings := _settings()) is not None:
-        key = key_of("object", var.name_hint, tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
+        key = key_of("object", var.name_hint, text or tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
         if (kept := cache.get(key)) is not None:
             return kept
     with work_folder() as folder:

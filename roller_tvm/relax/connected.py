@@ -34,7 +34,8 @@ from .devices import device_of, find_target
 from .fused_calls import FusedCall
 from .rtask_fusion import in_dataflow, put
 from .rtask_regions import plain
-from .schedule import Function, Note
+from .schedule import Note
+from .structures import Function
 from .tasks import Task, hash_of, normalized, without_names
 
 #: The choice of a chain whose calls are kernels of their own.
@@ -165,7 +166,6 @@ class ConnectTiles:
         self.notes: list[Note] = []
         self.chains: dict[str, tuple[Chain, Way]] = {}
         self.explored: list[str] = []
-        self._alone: dict[Any, float | None] = {}
         self._known: dict[Any, Chain | None] = {}
         self._made: dict[tuple[Chain, str], Any] = {}
 
@@ -317,10 +317,7 @@ class ConnectTiles:
 
     def _seconds(self, given: Any) -> float:
         """Return the predicted seconds of a function as a kernel of its own."""
-        func = Function(given)
-        if func not in self._alone:
-            self._alone[func] = seconds_alone(given, self.device)
-        return self._alone[func] or 0.0
+        return seconds_alone(given, self.device) or 0.0
 
 
 def passing_seconds(size: float, device: DeviceSpec) -> float:

@@ -9,7 +9,7 @@ import tvm
 
 
 def context_like(
-    context: Any, instruments: Sequence[Any] = (), disabled: Sequence[str] = (), **config: Any
+    context: Any, instruments: Sequence[Any] = (), disabled: Sequence[str] = (), /, **config: Any
 ) -> Any:
     """Return a PassContext with the settings of another, but instruments of its own.
 

@@ -12,6 +12,7 @@ from tvm_ffi.serialization import from_json_graph_str
 from .. import foreign
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..device import DeviceSpec
+from .structures import Function
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class KeptSchedule:
 
     Examples
     --------
-    >>> kept = KeptSchedule.of(func, device, "llvm", 4, False)
+    >>> kept = KeptSchedule.of(Function(func), device, "llvm", 4, False)
     >>> if (known := kept.read()) is not None:
     ...     scheduled, words = known
     """
@@ -33,11 +34,11 @@ class KeptSchedule:
     key: str = ""
 
     @classmethod
-    def of(cls, func: Any, device: DeviceSpec, target: str, *options: Any) -> KeptSchedule:
-        """Return the place of a function without a name; a GPU's plans depend on the compiler of its kernels too."""
+    def of(cls, function: Function, device: DeviceSpec, target: str, *options: Any) -> KeptSchedule:
+        """Return the place of a function; a GPU's plans depend on the compiler of its kernels too."""
         if kernel_cache() is None or device.kind != "cpu":
             return cls()
-        return cls(key_of("schedule", tvm.ir.save_json(func), device.name, device.digest(), target, *options))
+        return cls(key_of("schedule", function.text, device.name, device.digest(), target, *options))
 
     def read(self) -> tuple[Any, dict[str, Any]] | None:
         """Return the scheduled function, and the words about it; None if it is not there."""

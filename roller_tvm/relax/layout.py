@@ -30,6 +30,8 @@ ARRANGEMENTS = ("NCHW", "NHWC", "blocked")
 class LayoutReport:
     """Report of the pass: chosen arrangement, convolutions arranged, predicted seconds of each alternative.
 
+    Of an alternative that its convolutions alone make slower than another, these are all that was predicted.
+
     `winograd` of the convolutions are computed by Winograd's algorithm.
     """
 
@@ -119,28 +121,31 @@ def _best(
     if not convs.found or convs.branches:
         return None
     costs.ask((c, a) for c in convs.found.values() for a in (None, *arrangements) if a is None or arrangeable(c, a))
-    plain = sum(costs.convolution(c, None) for c in convs.found.values())
+    alone = {var: costs.convolution(c, None) for var, c in convs.found.items()}
+    plain = sum(alone.values())
     predicted = {"NCHW": plain}
     best: tuple[float, str, Any, Any, Arranger] | None = None
     known: dict[tuple[int, int], np.ndarray] = {}
-    for arrangement in arrangements:
-        gains = {
-            var
-            for var, c in convs.found.items()
-            if arrangeable(c, arrangement) and costs.convolution(c, arrangement) < costs.convolution(c, None)
-        }
-        every = {var for var, c in convs.found.items() if arrangeable(c, arrangement)}
-        for wanted in [gains, every] if gains != every else [every]:
-            if not wanted:
-                continue
-            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile, known)
-            changed = arranger.visit_expr(func)
-            seconds = sum(costs.convolution(c, arrangement if v in wanted else None) for v, c in convs.found.items())
-            seconds += sum(costs.transformation(shape, arrangement) for shape in arranger.transformed)
-            predicted[arrangement.name] = min(seconds, predicted.get(arrangement.name, seconds))
-            if best is None or seconds < best[0]:
-                best = seconds, arrangement.name, arranger.builder_.get(), changed, arranger
+    made: dict[Any, Any] = {}
     insisted = len(arrangements) == 1
+    alternatives = []
+    for arrangement in arrangements:
+        every = {var for var, c in convs.found.items() if arrangeable(c, arrangement)}
+        gains = {var for var in every if costs.convolution(convs.found[var], arrangement) < alone[var]}
+        for wanted in [gains, every] if gains != every else [every]:
+            if wanted:
+                own = [costs.convolution(c, arrangement) if v in wanted else alone[v] for v, c in convs.found.items()]
+                alternatives.append((sum(own), arrangement, wanted))
+    # Transformations come on top: an alternative that is slower without them is not made.
+    for seconds, arrangement, wanted in sorted(alternatives, key=lambda one: one[0]):
+        arranger = None
+        if seconds < (plain if best is None else best[0]) or (insisted and best is None):
+            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile, known, made)
+            changed = arranger.visit_expr(func)
+            seconds += sum(costs.transformation(shape, arrangement) for shape in arranger.transformed)
+        predicted[arrangement.name] = min(seconds, predicted.get(arrangement.name, seconds))
+        if arranger is not None and (best is None or seconds < best[0]):
+            best = seconds, arrangement.name, arranger.builder_.get(), changed, arranger
     if len(convs.found) > report.convolutions:
         report.predicted = predicted
     if best is None or (best[0] >= plain and not insisted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..codegen.kernel_cache import kernel_cache, key_of
+from ..codegen.kernel_cache import kept_answer, kernel_cache
 from ..device import DeviceSpec
 from ..forks import shared
 from .arrangement import Arrangement, Convolution, Shape
@@ -83,13 +83,8 @@ class LayoutCosts:
     def _asked(self, question: tuple[Any, ...], seconds: Callable[[], float]) -> float:
         """Return the answer to a question, of this build or an earlier one, else what the function says."""
         if question not in self._known:
-            cache, key = kernel_cache(), key_of("layout", *question, self.device.name, self.device.digest())
-            if cache is not None and (kept := cache.get(key)) is not None:
-                self._known[question] = float(kept)
-            else:
-                self._known[question] = seconds()
-                if cache is not None:
-                    cache.put(key, repr(self._known[question]).encode())
+            words = *question, self.device.name, self.device.digest()
+            self._known[question] = float(kept_answer(seconds, "layout", *words))
         return self._known[question]
 
     def _seconds(self, tensors: list[Any], constants: list[Any] | None = None) -> float:

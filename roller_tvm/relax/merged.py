@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import relax
 
+from ..codegen.kernel_cache import kept_answer
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..tir.joined import joined_by
@@ -19,6 +20,7 @@ from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .marks import PLANNED
 from .modules import is_prim_func
+from .structures import Function
 
 #: How much faster a function must be predicted: the model's error, and views of its tensors.
 GAIN = 1.1
@@ -60,11 +62,18 @@ class MergeAxes:
     def _chosen(self, func: Any) -> MergedFunction | None:
         if any((func.attrs or {}).get(mark) for mark in PLANNED) or (func.attrs or {}).get("tirx.is_scheduled"):
             return None
-        found = merged_function(func, constant_parameters(func))
-        if found is None:
-            return None
-        apart, merged = (seconds_alone(f, self.device) for f in (func, found.func))
-        return found if merged is not None and (apart is None or merged * GAIN < apart) else None
+        return merged_function(func, constant_parameters(func)) if self.pays(func) else None
+
+    def pays(self, func: Any) -> bool:
+        """Return whether a function is predicted to be faster with its axes merged."""
+
+        def made() -> bool:
+            found = merged_function(func, constant_parameters(func))
+            apart, merged = (None if f is None else seconds_alone(f, self.device) for f in (func, found and found.func))
+            return merged is not None and (apart is None or merged * GAIN < apart)
+
+        known: bool = kept_answer(made, "merged", Function(func).text, self.device.name, self.device.digest())
+        return known
 
 
 @relax.expr_functor.mutator

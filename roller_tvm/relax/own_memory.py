@@ -1,4 +1,4 @@
-"""Kernels that only their virtual machine calls, with tensors that it allocated itself: their arguments are not checked.
+"""Kernels that only their virtual machine calls, with tensors that it allocated: their arguments are not checked.
 
 A kernel that TVM makes checks each argument first: kind, dtype, shape, strides, device. In a small kernel that is most
 of the code, and more than half of LLVM's time.

@@ -181,9 +181,10 @@ def schedule(
             warn_of_no_record(len(left), records, database)
         recurrences = PlanRecurrences(target, device)
         mod = recurrences(mod)
+        merge = MergeAxes(target, device)
         if target.kind.name == "llvm":
-            scheduler.plan_ahead(mod)
-        mod = MergeAxes(target, device)(connect(mod))
+            scheduler.plan_ahead(mod, also=merge.pays)
+        mod = merge(connect(mod))
         if records is not None:  # those of merged axes
             unscheduled, mod = left_of(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
             recorded += sorted(unscheduled - left_of(mod))

@@ -16,7 +16,7 @@ from ..schedules.proofs.read import read_kernel
 from ..tools import tool
 from .marks import PLANNED
 from .modules import is_prim_func
-from .schedule import Function
+from .structures import Function
 
 _T = s_tir.transform
 

@@ -19,6 +19,7 @@ from ..rammer.opencl_functions import OPENCL
 from ..roller.features import NO_FEATURES, Features
 from ..tir.nodes import parameters, structural_hash, structurally_equal
 from ..tir.read import read_prim_func
+from .structures import bare
 
 
 class RFunctions(CodeFunctions):
@@ -47,10 +48,10 @@ class RFunctions(CodeFunctions):
         self.features = Features.of_tensor_ir(device, tf32) if device.kind == "gpu" else NO_FEATURES
 
     def digest(self, func: Any) -> int:
-        return structural_hash(_bare(func))
+        return structural_hash(bare(func))
 
     def same(self, func: Any, other: Any) -> bool:
-        return structurally_equal(_bare(func), _bare(other))
+        return structurally_equal(bare(func), bare(other))
 
     def reason(self, error: RollerError) -> str:
         return error.what + (f" ({error.where})" if error.where else "")
@@ -78,6 +79,3 @@ class RFunctions(CodeFunctions):
             scheduled = apply_steps_tir(func, reading, lower(kernel.plan)).mod["main"]
             return generated_opencl(scheduled) if dialect is OPENCL else generated(scheduled, self.target)
 
-
-def _bare(func: Any) -> Any:
-    return func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func

@@ -26,7 +26,7 @@ from ..models import last_line
 from ..planner.family_values import TYPICAL
 from ..progress import counted
 from ..te.numbering import dtype_of_node
-from ..tir.nodes import parameters, structural_hash, structurally_equal, tensors_of
+from ..tir.nodes import parameters, tensors_of
 from ..tir.open_axes import is_open
 from ..tuning.candidates import Candidates
 from ..tuning.internal import internal_error
@@ -39,6 +39,7 @@ from .marks import ORIGIN, PLANNED
 from .open_schedule import Likely, OpenFunction
 from .rewrites import MARKS
 from .size_checks import likely_sizes
+from .structures import Function
 
 SCHEDULED = "tirx.is_scheduled"
 
@@ -192,18 +193,25 @@ class ScheduleWithRoller:
         report.seconds = time.perf_counter() - start
         return changed
 
-    def plan_ahead(self, mod: Any) -> None:
-        """Plan the functions on all cores; what was planned is known to this pass and to those before it."""
-        distinct: dict[Any, tuple[Any, Callable[[], Any]]] = {}
+    def plan_ahead(self, mod: Any, also: Callable[[Any], object] = lambda func: None) -> None:
+        """Plan the functions on all cores; what was planned is known to this pass and to those before it.
+
+        Parameters
+        ----------
+        also : function of PrimFunc
+            Asks of a function, once it is planned, what a pass between will; keeps the answer on disk.
+        """
+        distinct: dict[Any, tuple[Any, Any]] = {}
         for var, _, _, planned in self._to_plan(mod):
             distinct.setdefault(planned.args, (var, planned))
 
         tell, self._ahead = counted(self.progress, "plan", len(distinct)), True
 
-        def plan(one: tuple[int, tuple[Any, Callable[[], Any]]]) -> None:
+        def plan(one: tuple[int, tuple[Any, Any]]) -> None:
             place, (var, planned) = one
             tell(str(var.name_hint), place)
             planned()
+            also(planned.args[0].func)
 
         shared(plan, list(enumerate(distinct.values())), kernel_cache())
 
@@ -264,11 +272,6 @@ def _own_target(func: Any) -> Any:
     return func.attrs["target"] if func.attrs and "target" in func.attrs else None
 
 
-def _bare(func: Any) -> Any:
-    """The function without its name, so that equal ones are found to be."""
-    return func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
-
-
 def named_as(scheduled: Any, func: Any) -> Any:
     """`scheduled` with the attributes of `func`."""
     result = scheduled
@@ -288,19 +291,6 @@ def kernel_like(func: Any, params: Sequence[Any], body: Any, marks: Mapping[str,
     return renew_defs(tvm.tirx.PrimFunc(list(params), body).with_attrs(attrs))
 
 
-class Function:
-    """A function that equals another of the same structure, whatever they are called."""
-
-    def __init__(self, func: Any) -> None:
-        self.func, self.bare = func, _bare(func)
-
-    def __hash__(self) -> int:
-        return int(structural_hash(self.bare))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Function) and bool(structurally_equal(self.bare, other.bare))
-
-
 @lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
 def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32: bool) -> tuple[Any, Note]:
     """Return a function with the schedule of the best plan that can be applied; None and the reason if none can."""
@@ -311,7 +301,7 @@ def _planned(function: Function, device: DeviceSpec, target: str, top: int, tf32
         return None, Note(name, reason=error.what)
     if any(number_of(extent) == 0 for buffer in buffers for extent in buffer.shape):
         return None, Note(name, reason="a tensor has no elements, so that there is nothing to plan")
-    kept = KeptSchedule.of(function.bare, device, target, top, tf32)
+    kept = KeptSchedule.of(function, device, target, top, tf32)
     if (known := kept.read()) is not None:
         return known[0], Note(name, **known[1])
     found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
@@ -327,7 +317,7 @@ def _open_planned(
 ) -> tuple[Any, Note]:
     """Return a function of open extents with kernels for all sizes; None and the reason if there are none."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
-    kept = KeptSchedule.of(function.bare, device, target, "open", tf32, likely)
+    kept = KeptSchedule.of(function, device, target, "open", tf32, likely)
     if (known := kept.read()) is not None:
         return known[0], Note(name, **known[1])
     try:

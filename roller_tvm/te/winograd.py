@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import lcm, prod
 from typing import Any
 
@@ -21,10 +22,13 @@ import numpy as np
 WINDOW = 3
 #: Outputs of a tile along an axis -> points, beside infinity. Small whole numbers: their powers lose the fewest digits.
 POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
+#: Outputs whose weights are transformed at once.
+_AT_ONCE = 32
 #: Reads an element: (batch, row, column, channel) -> value.
 Read = Callable[[Any, Any, Any, Any], Any]
 
 
+@lru_cache(maxsize=len(POINTS))
 def matrices(tile: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the transforms of results, images and weights, in float64.
 
@@ -63,8 +67,12 @@ def _polynomial(roots: Sequence[Fraction]) -> list[Fraction]:
 def transformed_weights(weights: np.ndarray, tile: int) -> np.ndarray:
     """Return weights (O, I, 3, 3) as (m + 2, m + 2, O, I), computed in float64 and rounded once."""
     _, _, g = matrices(tile)
-    made = np.einsum("xp,oipq,yq->xyoi", g, weights.astype(np.float64), g, optimize=True)
-    return np.ascontiguousarray(made, weights.dtype)
+    edge, (outputs, inputs) = len(g), weights.shape[:2]
+    made = np.empty((edge * edge, outputs, inputs), weights.dtype)
+    for start in range(0, outputs, _AT_ONCE):  # what float64 takes of them stays small
+        some = weights[start : start + _AT_ONCE].reshape(-1, WINDOW * WINDOW).astype(np.float64)
+        made[:, start : start + _AT_ONCE] = (np.kron(g, g) @ some.T).reshape(edge * edge, -1, inputs)
+    return made.reshape(edge, edge, outputs, inputs)
 
 
 def constant(matrix: np.ndarray, name: str) -> Any:

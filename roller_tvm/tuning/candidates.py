@@ -125,8 +125,9 @@ class Candidates:
 
 
 def find_candidates(
-    name: str, read: Callable[[], Operator], device: DeviceSpec, top: int, flops: float = 0.0
-) -> Candidates:
+    name: str, read: Callable[[], Operator], device: DeviceSpec, top: int, flops: float = 0.0,
+    enough: int | None = None,
+) -> Candidates:  # fmt: skip
     """Plan an operator. Nothing is raised if that fails: the result contains the reason.
 
     Parameters
@@ -139,6 +140,8 @@ def find_candidates(
         Plans wanted.
     flops : float
         Floating-point operations, if the expression counts none.
+    enough : int, optional
+        Plans of these that are lowered; by default all.
     """
     result = Candidates(flops=flops)
     operator: Any = None
@@ -157,6 +160,8 @@ def find_candidates(
         result.plan_ms = (time.perf_counter() - start) * 1e3
     known: set[Steps] = set()
     for number, ranked in enumerate(plans):
+        if len(result.plans) == enough:
+            break
         try:
             forms = operator.forms(tuple(lower(ranked.plan)), number)
         except RollerError as error:
