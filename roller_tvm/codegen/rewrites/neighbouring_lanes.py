@@ -16,7 +16,7 @@ import numpy as np
 
 from ...te.numbering import dtype_of_node
 from ..dialect import Dialect
-from ..flat import access_of, kind_of, loads_of, names_of, number_of, parts_of, statements
+from ..flat import access_of, kind_of, names_of, number_of, parts_of
 
 #: Most places that are computed for an index.
 PLACES = 1 << 18
@@ -43,12 +43,11 @@ class _Step:
 
 def with_neighbouring_lanes(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc that reads and writes vectors of neighbours as such."""
-    nodes = list(statements(func.body))
-    if not any(True for _ in _by_lane(nodes)):
-        return func
-    names, tir, known = names_of(func.body), dialect.tir, dict[int, Any]()
+    tir, known, names = dialect.tir, dict[int, Any](), dict[int, Any]()
 
     def ramp(index: Any) -> Any | None:
+        if not known:  # most functions have no such index
+            names.update(names_of(func.body))
         if hash(index) not in known:
             known[hash(index)] = _ramp(index, names, tir)
         return known[hash(index)]
@@ -62,19 +61,12 @@ def with_neighbouring_lanes(func: Any, dialect: Dialect) -> Any:
         made = ramp(node.indices[0]) if _is_by_lane(node.indices) else None
         return None if made is None else tir.BufferStore(node.buffer, node.value, [made])
 
-    body = dialect.with_loads(func.body, loaded)
-    return func.with_body(dialect.with_nodes(body, stored, dialect.stores))
-
-
-def _by_lane(nodes: list[Any]) -> Iterator[Any]:
-    for node in nodes:
-        if kind_of(node) == "BufferStore" and _is_by_lane(node.indices):
-            yield node
-        yield from (load for load in loads_of(node) if _is_by_lane(access_of(load)[1]))
+    body = dialect.with_nodes(dialect.with_loads(func.body, loaded), stored, dialect.stores)
+    return func.with_body(body) if known else func
 
 
 def _is_by_lane(indices: Any) -> bool:
-    return len(indices) == 1 and "x" in dtype_of_node(indices[0]) and kind_of(indices[0]) not in ("Ramp", "Broadcast")
+    return len(indices) == 1 and kind_of(indices[0]) not in ("Ramp", "Broadcast") and "x" in dtype_of_node(indices[0])
 
 
 def _ramp(index: Any, names: Mapping[int, Any], tir: Any) -> Any | None:
