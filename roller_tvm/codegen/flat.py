@@ -14,7 +14,7 @@ from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
 
-SERIAL, PARALLEL = 0, 1
+SERIAL, PARALLEL, UNROLLED = 0, 1, 3
 #: Statements that bind a name, of either line.
 LETS = ("LetStmt", "Bind")
 #: Name of the call that computes only one of two arguments.

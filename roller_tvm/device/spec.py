@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from roller_tvm.device.frozen import FrozenMap, check, is_int, positive
@@ -257,6 +258,10 @@ class DeviceSpec:
 
     def digest(self) -> str:
         """Return sixteen hexadecimal digits that depend on every number and nothing else; the same in every process."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         data = self.to_dict()
         for key in ("title", "sources", "notes", "source"):
             del data[key]

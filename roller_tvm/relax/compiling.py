@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax import vm_build
 from tvm.support import cc
 
+from ..codegen.flat import UNROLLED, children, kind_of, number_of
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import work_folder
 from ..forks import may_fork, shared
@@ -123,15 +124,15 @@ def _objects(
     if not may_fork(cache) or _settings() is None:
         return on_all_cores(partial(object_of, attrs, target), kernels, told)
 
-    tell, texts = counted(told, "compile", len(kernels)), [str(tvm.ir.save_json(func)) for _, func in kernels]
+    tell = counted(told, "compile", len(kernels))
 
     def one(kernel: tuple[int, int]) -> bytes:
         place, n = kernel
         var, func = kernels[n]
         tell(var.name_hint, place)
-        return object_of(attrs, target, var, func, texts[n])
+        return object_of(attrs, target, var, func)
 
-    order = largest_early([len(text) for text in texts])
+    order = largest_early([_stores(func.body) for _, func in kernels])
     made = shared(one, list(enumerate(order)), cache)
     return [content for _, content in sorted(zip(order, made, strict=True))]
 
@@ -150,6 +151,17 @@ def largest_early(sizes: Sequence[int]) -> list[int]:
     return [*falling[-1:], *falling[:-1]]
 
 
+def _stores(statement: Any) -> int:
+    """Return how many stores and calls LLVM gets of a statement, about: how long it takes."""
+    if kind_of(statement) == "For":
+        times = number_of(statement.extent) if int(statement.kind) == UNROLLED else None
+        return (times or 1) * _stores(statement.body)
+    if kind_of(statement) == "SBlockRealize":
+        return _stores(statement.block.body)
+    inside = children(statement)
+    return sum(map(_stores, inside)) if inside else 1
+
+
 def _built(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     """Return a kernel as LLVM's module; its code is not generated yet."""
     part, outer = tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs), tvm.transform.PassContext.current()
@@ -165,11 +177,11 @@ def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     return kernel
 
 
-def object_of(attrs: Any, target: Any, var: Any, func: Any, text: str | None = None) -> bytes:
-    """Return the object file of a kernel, from the cache if it is there; `text` is the function in JSON."""
+def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
+    """Return the object file of a kernel, from the cache if it is there."""
     cache, key = kernel_cache(), ""
     if cache is not None and (settings := _settings()) is not None:
-        key = key_of("object", var.name_hint, text or tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
+        key = key_of("object", var.name_hint, tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
         if (kept := cache.get(key)) is not None:
             return kept
     with work_folder() as folder:

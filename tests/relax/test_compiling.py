@@ -213,3 +213,11 @@ def test_likely_sizes_are_part_of_the_key(monkeypatch, kept):
     for likely in ((), (("n", 128),), (("n", 256),)):
         schedule._open_planned(func, load_device("cpu"), str(tvm.target.Target(LLVM)), 4, False, likely)
     assert len({place.key for place in places}) == 3 and all(place.key for place in places)
+
+
+def test_a_kernel_is_as_large_as_what_is_unrolled_in_it():
+    x = te.placeholder((8, 16), name="x")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name="y")]))
+    before = compiling._stores(schedule.mod["main"].body)
+    schedule.unroll(schedule.get_loops(schedule.get_sblock("y"))[0])
+    assert (before, compiling._stores(schedule.mod["main"].body)) == (1, 8)
