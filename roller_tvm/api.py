@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import BadInput, UsageError, cannot_write, must_be
+from roller_tvm.garbage import seldom_collected
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
 from roller_tvm.models.line import SCHEDULES, Request, model_line
@@ -373,7 +374,8 @@ def compile(  # noqa: A001
         raise UsageError(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "compile", "leave it out")
     _check_path("records", records, "compile")
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
-    with progress_line() if progress is None else contextlib.nullcontext(progress) as told:
+    line = progress_line() if progress is None else contextlib.nullcontext(progress)
+    with seldom_collected(), line as told:
         request = Request(
             target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, told,
             trusted=trusted, dynamic_shapes=dynamic_shapes, winograd=winograd, fast_math=fast_math, prove=prove,
