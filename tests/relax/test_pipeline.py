@@ -18,6 +18,7 @@ import roller_tvm.relax  # noqa: E402, F401
 from roller_tvm.errors import BadInput, RecordError  # noqa: E402
 from roller_tvm.relax import ScheduleWithRoller  # noqa: E402
 from roller_tvm.relax.lowered import NotFused, require_lowered  # noqa: E402
+from roller_tvm.relax.own_memory import OWN_MEMORY  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 from roller_tvm.relax.rewrites import MARKS  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
@@ -223,7 +224,7 @@ class TestRecords:
         scheduled, report = schedule(prepared, LLVM)
         assert "matmul" in [bare(n.name) for n in report.left]
         unmarked = prim_funcs(scheduled)["matmul"]
-        for mark in MARKS.values():
+        for mark in (*MARKS.values(), OWN_MEMORY):
             unmarked = unmarked.without_attr(mark)
         assert unmarked.script() == prim_funcs(prepared)["matmul"].script()
 
