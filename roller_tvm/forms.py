@@ -66,9 +66,9 @@ class Forms:
     def _refusal(self, form: Form) -> str:
         if form.why:
             return form.why
-        if self.online and not form.online:
+        if not form.cheap and self.online:
             return "requests are being served: explore offline"
-        if not self.whole.running.done:
+        if not form.cheap and not self.whole.running.done:
             return "the operators have not settled"
         if self._late:
             return SPENT

@@ -150,14 +150,14 @@ class Form:
         Fields of `Job`, as JSON values: what is kept if it is taken. `fuse` is true for the line's ``FuseRTasks``.
     why : str
         Why it is not tried.
-    online : bool
-        Whether it costs so little that it is tried while requests are served.
+    cheap : bool
+        Whether nothing is built for it: it is tried at any time, while requests are served too.
     """
 
     name: str
     values: Mapping[str, Any]
     why: str = ""
-    online: bool = False
+    cheap: bool = False
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class RelaxModels(ModelLine):
 
     def forms(self, job: Job, threads: int) -> Sequence[Form]:
         if job.aim.device.kind != "cpu":
-            return () if job.cuda_graph else (Form("CUDA graphs", {"cuda_graph": True}, online=True),)
+            return () if job.cuda_graph else (Form("CUDA graphs", {"cuda_graph": True}, cheap=True),)
         names = " ".join(str(var.name_hint) for var in job.model.mod.get_global_vars())
         none = "" if "conv2d" in names else "there is no convolution"
         direct = "" if "winograd" in names else "no convolution is computed by Winograd's algorithm"
