@@ -20,10 +20,11 @@ from ..tvm_env.compiler import find_compiler, system_install
 from .choices import Choices
 from .explored_plans import plan, weights_of
 from .line import LINE
+from .matrix_products import ON_UNIT
 from .package import LoadedModel
 
 #: What a build adds to the names of functions.
-_SUFFIX = re.compile(r"(_prepacked|_in_place)\d*$")
+_SUFFIX = re.compile(rf"(_prepacked|_in_place|{ON_UNIT})\d*$")
 
 
 def explorable(
@@ -75,8 +76,8 @@ def operator_of(kernel: str) -> str:
 
     Examples
     --------
-    >>> operator_of("fused_conv2d_relu_prepacked_in_place1")
-    'fused_conv2d_relu'
+    >>> operator_of("fused_conv2d_relu_prepacked_in_place1"), operator_of("fused_matmul_matrix")
+    ('fused_conv2d_relu', 'fused_matmul')
     """
     while (shorter := _SUFFIX.sub("", kernel)) != kernel:
         kernel = shorter

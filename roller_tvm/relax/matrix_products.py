@@ -24,6 +24,8 @@ from .marks import MATRIX
 from .modules import is_prim_func
 from .schedule import Note, kernel_like
 
+#: Ends the name of a function on the unit.
+ON_UNIT = "_matrix"
 #: How much faster a product must be predicted on the matrix unit: the model's error.
 GAIN = 1.15
 
@@ -127,6 +129,6 @@ class _Changer(relax.PyExprMutator):
             return op
         weights = chosen.nest.matrix(weights)
         if called not in self.made:
-            self.made[called] = self.builder_.add_func(chosen.func, f"{called.name_hint}_matrix")
+            self.made[called] = self.builder_.add_func(chosen.func, f"{called.name_hint}{ON_UNIT}")
         arguments[chosen.weights] = relax.const(packed_weights(weights).reshape(-1), "uint16")
         return relax.call_tir(self.made[called], relax.Tuple(arguments), list(op.ty_args))

@@ -22,7 +22,6 @@ def emulated(monkeypatch):
     for module in (pipeline, explored_plans):
         monkeypatch.setattr(module, "MatrixProducts", lambda target, device: MatrixProducts(target, UNIT, True))
     monkeypatch.setattr(matrix_products, "GAIN", 0.0)  # small products, too: the emulation is slow
-    monkeypatch.setattr(exploring, "LEAST", 0.0)
 
 
 def timed(monkeypatch, of_start, of_others):
@@ -52,4 +51,4 @@ def test_the_unit_is_the_start_and_vectors_are_tried(monkeypatch, tmp_path, unit
     np.testing.assert_allclose(fresh.run(inputs)[0], wanted(x), rtol=1e-4, atol=1e-4)
     how = {plan.kernel: plan.how for plan in fresh.report().plans}
     on_unit = [name for name in how if name.endswith("_matrix")]
-    assert len(on_unit) == unit_wins and ("record" in how.values())
+    assert len(on_unit) == unit_wins and (unit_wins or "record" in how.values())
