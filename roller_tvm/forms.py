@@ -97,6 +97,8 @@ class Forms:
 
         def ready(number: int) -> None:
             use_threads(session.request.threads, (session, made)[number].threads)
+            if session.threads != made.threads:  # those that join are asleep
+                (plain, other)[number]()
 
         worth, before, after = faster(plain, other, Rule(), self.end, ready)
         ready(int(worth))
