@@ -147,8 +147,9 @@ clean:
 .venv/%/.ready: requirements/%.txt $(SETUP)
 	@echo "setting up .venv/$* with $(PYTHON) (a few minutes the first time)"
 	@test -n "$(PYTHON)" || { echo "no Python found: sudo apt-get install -y python3 python3-venv"; exit 1; }
-	@$(PYTHON) -m venv .venv/$* || { echo "mend: sudo apt-get install -y python3-venv"; exit 1; }
 	@test -x $(UV) || { $(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install $(QUIET) uv; } || true
+	@$(UV) venv --quiet --allow-existing --seed --python $(PYTHON) .venv/$* 2>.venv/uv.log || $(PYTHON) -m venv .venv/$* \
+		|| { echo "mend: sudo apt-get install -y python3-venv"; exit 1; }
 	$(call install,$*,--editable ".[$($*_EXTRAS)]")
 	$($*_STEPS)
 	@touch $@

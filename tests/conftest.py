@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(NEEDS)})\b", re.
 LINE = line()
 START_WORKER = supervise.spawn
 CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+# Threads of TVM's pool that have no work sleep at once. They would spin a tenth of a second on the other suite's core.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 # Syntax trees and plans are many small objects without circles: Python's 700 cost a seventh of the core's tests.
 gc.set_threshold(100_000, 50, 100)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
@@ -72,7 +75,25 @@ def pytest_collection_finish():
     gc.freeze()  # what is imported is not looked through again, here and in forks
 
 
+def of_other_line(config, items):
+    """Tests marked ``one_line`` that the other line runs: all, or every second case. None if tests are named."""
+    if config.getoption("--nightly") or config.getoption("keyword") or any("::" in arg for arg in config.args):
+        return
+    functions = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        if (mark := item.get_closest_marker("one_line")) and not item.get_closest_marker("nightly"):
+            if not mark.args:
+                functions[item.path][item.originalname].append(item)
+            elif mark.args[0] != LINE:
+                yield item
+    for cases_of in functions.values():
+        for n, cases in enumerate(cases_of.values()):
+            yield from cases[(n + (LINE == "relay")) % 2 :: 2]
+
+
 def pytest_collection_modifyitems(config, items):
+    for item in list(of_other_line(config, items)):
+        item.add_marker(pytest.mark.skip(reason="the other line runs it; both in make nightly"))
     for item in items:
         if item.get_closest_marker("nightly") and not config.getoption("--nightly"):
             item.add_marker(pytest.mark.skip(reason="runs in make nightly"))

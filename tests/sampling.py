@@ -42,3 +42,8 @@ def covering(*axes):
             values += axis[n] if isinstance(axis[n], tuple) else [axis[n]]
         cases.append(pytest.param(*values, marks=[] if numbers in chosen else [pytest.mark.nightly]))
     return cases
+
+
+def examples(number):
+    """Return how many examples a property is tried with: a third of `number` at every change."""
+    return number if NIGHTLY else number // 3

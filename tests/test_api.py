@@ -133,6 +133,7 @@ def test_tvms_own_schedules_are_another_choice(path):
     assert right(model(X)) and not any(plan.how == "planned" for plan in model.report().plans)
 
 
+@pytest.mark.one_line("relax")
 def test_tuning_goes_on_with_the_records(path, tmp_path):
     model = roller_tvm.compile(path, shapes={"x": (4, 24)}, threads=1)
     records = tmp_path / ("records.json" if line() == "relay" else "records")

@@ -59,6 +59,7 @@ def test_what_crashes_hangs_or_answers_wrongly_is_never_recorded(faulty, monkeyp
     assert len(found) == 4 and not set(first) & set(found)
 
 
+@pytest.mark.nightly
 def test_a_crash_tells_of_the_machine_only_where_nothing_has_run_here(faulty, tmp_path):
     """Where another machine will measure: code for that one may not run on this."""
     task = product_task()

@@ -84,6 +84,7 @@ def test_what_was_learned_of_others_ranks(jobs):
     assert found.get("status", "ok") == "ok" and found["trials"] == 0 and found["tiles"].startswith("cpu.")
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.slow
 def test_a_whole_model(tmp_path):
     pytest.importorskip("onnxruntime")

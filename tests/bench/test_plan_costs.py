@@ -10,6 +10,7 @@ pytestmark = pytest.mark.te
 pytest.importorskip("tvm.te")
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.slow
 def test_plans_of_a_softmax(capsys):
     assert main(["plan-costs", "softmax", "shape=8x64", "--plans", "3"]) == 0

@@ -147,7 +147,7 @@ WORDS = [
 ]
 CASES = [*MODELS, *SHAPES, *TARGETS, *OUTPUTS, *RECORD_FILES, *RUNS, *WORDS]
 if LINE == "relay":
-    CASES += [
+    OWN = [
         ("an open extent", "compile open.onnx", "'x' [n, 24]"),
         ("an architecture TVM 0.17 lacks", "compile good.onnx --target 'cuda -arch=sm_120'", "sm_120"),
         ("half a package", "run half.tar", "half.tar: is not a model of the Relay line"),
@@ -155,7 +155,7 @@ if LINE == "relay":
         ("the other line", "compile good.onnx --line relax", "compiling a model needs TVM 0.25 or later (got 0."),
     ]
 else:
-    CASES += [
+    OWN = [
         ("no sizes", "compile good.onnx --buckets 1,two", "'1,two' is not a list of sizes"),
         ("sizes of no extent", "compile good.onnx --buckets 1,8", "remedy"),
         ("records of another CPU", f"tune good.onnx -o {RECORDS} --target 'llvm -mcpu=x86-64'", f"{RECORDS}: its rec"),
@@ -231,7 +231,11 @@ def one_line(err, named):
     return told
 
 
-@pytest.mark.parametrize(("what", "words", "named"), [pytest.param(*case, id=case[1]) for case in CASES])
+@pytest.mark.one_line
+@pytest.mark.parametrize(("what", "words", "named"), [
+    *(pytest.param(*case, id=case[1]) for case in CASES),
+    *(pytest.param(*case, id=case[1], marks=pytest.mark.one_line(LINE)) for case in OWN),
+])  # fmt: skip
 def test_command(here, capfd, what, words, named):
     code = cli.main(shlex.split(words))
     told = one_line(capfd.readouterr().err, named)
@@ -277,6 +281,7 @@ PYTHON = [
 ]
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(("call", "error", "told"), PYTHON)
 def test_from_python(here, call, error, told):
     with pytest.raises(error) as caught:
@@ -350,6 +355,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.one_line("relay")
 def test_no_space_for_records(here):
     """A limit on the size of files stands in for a full disk: writers in C++ meet it too."""
     full = Path("r.full")
@@ -363,6 +369,7 @@ def test_no_space_for_records(here):
     assert cli.main(words) == 0, "and so it does"
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.parametrize("words", ["compile good.onnx", "tune good.onnx -o r", "run m.so", "compare good.onnx"])
 def test_no_tvm(here, words):
     block = "import sys; sys.modules['tvm'] = None; from roller_tvm.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -40,6 +40,7 @@ def test_records_are_there_and_are_not_made_twice(tuned, capsys):
     assert path.read_bytes() == before
 
 
+@pytest.mark.nightly
 def test_tvmc_reads_the_package(tuned, tmp_path, capsys):
     from tvm.driver.tvmc.model import TVMCPackage
 

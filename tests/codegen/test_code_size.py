@@ -55,6 +55,7 @@ def test_lanes_beside_their_quotient_are_not_read():
     assert below_zero(tir.LT(tir.floordiv(lane, 4) + tir.floordiv(lane, 2), tile), {}, lane) is None
 
 
+@pytest.mark.one_line("relax")
 def test_pooling_over_wide_padding_is_a_few_vectors():
     """One by one its elements were 8,000 to 30,000 instructions, 15 to 20 times those of TVM's own loops."""
     tensors = list(te_operator("avg_pool2d_nchw", n=1, c=3, h=28, w=28, k=3, stride=1, padding=2))

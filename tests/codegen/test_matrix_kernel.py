@@ -15,6 +15,8 @@ from roller_tvm.device.cpu_detect import detect_cpu  # noqa: E402
 from roller_tvm.device.matrix_unit import matrix_features  # noqa: E402
 from roller_tvm.micro_perf.matrix_unit import MatrixTiles  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
+
 UNITS = 2
 
 
@@ -49,7 +51,7 @@ CASES = [(1, 32, 32, 1, 1, False), (16, 64, 32, 1, 2, True), (17, 64, 96, 1, 1, 
          (70, 48, 80, 2, 2, True), (40, 16, 144, 2, 1, False), (150, 112, 48, 2, 2, True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled([(case,) for case in CASES], 2))
 def test_products(case):
     tiles = MatrixTiles(*case, seconds=1.0)
     x, w = operands(tiles)
@@ -58,7 +60,7 @@ def test_products(case):
     assert error < 1e-6
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled([(case,) for case in CASES], 2, 1))
 def test_products_on_the_unit(case):
     if not matrix_features(detect_cpu()):
         pytest.skip("this CPU has no matrix unit, or the system keeps it")

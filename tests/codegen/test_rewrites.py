@@ -41,6 +41,7 @@ def product(columns, tile, vector, rows=6, depth=5, dtype="float32", after=None,
     ]  # fmt: skip
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(
     "columns, tile, vector, rows, outermost, dtype",
     covering([(37, 16, 8, 6), (37, 8, 8, 7), (41, 16, 8, 6), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8),
@@ -53,6 +54,7 @@ def test_vectors_over_an_edge(columns, tile, vector, rows, outermost, dtype):
     assert (built(tensors, steps, ("edge_vectors",))((rows, columns), a, b) == a @ b).all()
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("rows, columns", [(7, 32), (8, 32), (8, 37), (6, 32)])
 def test_rows_over_an_edge_are_checked_outside_of_the_sum(rows, columns, monkeypatch):
     """Tiles of 3 rows: the last one has 1 or 2, which its own copy of the loops knows; (6, 32) has no edge."""
@@ -73,6 +75,7 @@ def test_rows_over_an_edge_are_checked_outside_of_the_sum(rows, columns, monkeyp
     assert not [node for loop in sums for node in statements(loop) if kind_of(node) == "IfThenElse"]
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(
     "after",
     [
@@ -104,6 +107,7 @@ def tiled(rows, columns, dtype="float32"):
     ]  # fmt: skip
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(
     "rows, columns, dtype", covering([(8, 8), (16, 16), (5, 24), (20, 24)], ["float32", "float64", "int32"])
 )

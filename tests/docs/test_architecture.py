@@ -65,6 +65,7 @@ def test_the_way_of_an_operator():
     check("## The way of an operator", run)
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.te
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.11 tells the class of a function")
 def test_the_way_of_a_model(tmp_path, monkeypatch):

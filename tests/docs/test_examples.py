@@ -82,7 +82,8 @@ def cases():
         if PROMPT.search(text) and name not in OF_TORCH:
             mark = next((mark for word, mark in LINES.items() if word in name), "te" if name in EITHER else None)
             marks = [mark] * (mark is not None) + ["nightly"] * (name in NIGHTLY)
-            found.append(pytest.param(name, marks=[getattr(pytest.mark, mark) for mark in marks], id=name))
+            told = [getattr(pytest.mark, mark) for mark in marks] + [pytest.mark.one_line("relax")] * (mark == "te")
+            found.append(pytest.param(name, marks=told, id=name))
     return found
 
 

@@ -22,6 +22,7 @@ def where(condition):
     return [row, each, x, out]
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("condition", [
     lambda row, each: row > 1, lambda row, each: tir.Not(row > 1), lambda row, each: tir.Not(each > 1),
     lambda row, each: tir.And(tir.Not(each > 1), row > 1),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from roller_tvm.errors import BadInput, RecordError
 from roller_tvm.explore import Choice, Epoch, Explorer, Phase, ProfileIndex, Rule, UpdateTree
 from roller_tvm.explore.rule import slower
+from tests.sampling import examples
 
 
 class Machine:
@@ -59,7 +60,7 @@ seconds = st.floats(1e-6, 2e-3)
 networks = st.lists(st.lists(seconds, min_size=1, max_size=6), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(networks, st.integers(0, 2**16), st.integers(1, 4))
 def test_it_ends_near_the_best_and_within_a_bound(network, seed, members):
     times = {f"op{n}": {f"v{k}": t for k, t in enumerate(own)} for n, own in enumerate(network)}

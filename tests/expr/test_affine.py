@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from roller_tvm.ir import Index
 
+from ..sampling import examples
 from .strategies import AXES, indices
 
 
@@ -16,7 +17,7 @@ def quotients():
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(quotients(), st.fixed_dictionaries({a: quotients() for a in AXES}))
 def test_composition_has_the_value_of_the_composed_functions(outer, inner):
     composed = outer.substitute(inner)

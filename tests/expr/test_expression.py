@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import OPERATORS, operator
 
+from ..sampling import examples
 from .examples import EXAMPLES
 
 
@@ -55,7 +56,7 @@ def chains(draw):
     return TensorExpression("chain", (Tensor("in", (99, 99, 99)),), (mid, top), "top")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(chains(), st.data())
 def test_inlining_reads_what_the_stages_read_one_after_the_other(expression, data):
     mid, top = expression.stage("mid"), expression.stage("top")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from roller_tvm.ir import Index, box, distinct_sums, footprint
 from roller_tvm.ir.operators import operator
 
+from ..sampling import examples
 from .strategies import AXES, indices, interior, maps, tiles
 
 isl = pytest.importorskip("islpy")
@@ -29,13 +30,13 @@ def count(image_set):
     return image_set.count_val().to_python()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(maps(), tiles())
 def test_footprint_is_the_size_of_the_image(accesses, tile):
     assert footprint(accesses, tile, interior(accesses)) == count(image(accesses, tile))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(maps(), tiles())
 def test_box_is_the_bounding_box_of_the_image(accesses, tile):
     touched = image(accesses, tile)
@@ -46,7 +47,7 @@ def test_box_is_the_bounding_box_of_the_image(accesses, tile):
     assert box(accesses, tile, interior(accesses)) == spans
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(maps(), tiles(), tiles())
 def test_a_larger_tile_never_touches_less(accesses, one, other):
     small = {a: min(one[a], other[a]) for a in AXES}
@@ -55,7 +56,7 @@ def test_a_larger_tile_never_touches_less(accesses, one, other):
     assert all(s <= o for s, o in zip(box(accesses, small, shape), box(accesses, one, shape), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(maps(), tiles(), st.integers(1, 9))
 def test_footprint_fits_its_box_and_its_tensor(accesses, tile, extent):
     shape = [extent] * len(accesses)
@@ -96,7 +97,7 @@ def test_footprint_of_a_whole_operator_is_its_input():
         assert footprint(access.indices, expression.anchor.extents, tensor.shape) == tensor.elements
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(indices(), tiles(4), st.integers(2, 5))
 def test_quotients_against_enumeration_over_the_positions_of_a_tile(index, tile, divisor):
     index = Index.of(dict(index.terms), index.const, divisor)
@@ -110,7 +111,7 @@ def test_quotients_against_enumeration_over_the_positions_of_a_tile(index, tile,
     assert box([index], tile, [10_000]) == (max(spans),)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(indices(), st.integers(1, 4), tiles(4))
 def test_a_quotient_of_one_position_against_isl(index, divisor, tile):
     index = Index.of(dict(index.terms), index.const, divisor)

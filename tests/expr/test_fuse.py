@@ -13,11 +13,12 @@ from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression, 
 from roller_tvm.ir.fuse import fuse_axes
 from roller_tvm.ir.operators import parse_operator
 
+from ..sampling import examples
 from .interpret import evaluate, random_arrays
 from .strategies import operators
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(operators())
 def test_the_same_is_computed(expression):
     fused = fuse_axes(expression)
@@ -29,7 +30,7 @@ def test_the_same_is_computed(expression):
         np.testing.assert_array_equal(after[stage.name].ravel(), before[stage.name].ravel())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(operators())
 def test_work_and_traffic_stay(expression):
     fused = fuse_axes(expression)
@@ -45,7 +46,7 @@ def test_work_and_traffic_stay(expression):
             assert footprint(merged.indices, mine.extents, flat) == touched
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(operators())
 def test_fused_axes_name_every_source_loop_once_and_in_order(expression):
     fused = fuse_axes(expression)
@@ -56,7 +57,7 @@ def test_fused_axes_name_every_source_loop_once_and_in_order(expression):
         assert loops == [(a.name, a.extent) for a in stage.axes]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(operators())
 def test_nothing_is_left_to_fuse_and_json_keeps_it(expression):
     fused = fuse_axes(expression)

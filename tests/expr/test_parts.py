@@ -12,6 +12,7 @@ from roller_tvm.ir.operators import operator, parse_operator
 from roller_tvm.ir.parts import share_parts
 from roller_tvm.roller.partition import partition
 
+from ..sampling import examples
 from .interpret import evaluate, random_arrays
 
 GROUPED = [
@@ -59,7 +60,7 @@ def test_a_stage_in_more_parts_than_its_sum_has_a_nest_of_its_own():
     assert [n.anchor for n in partition(expression)] == ["sum", "scaled"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
 def test_boxes_of_parts_have_no_gaps(lengths, data):
     strides = [prod(lengths[n + 1 :]) for n in range(len(lengths))]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from roller_tvm.ir.operators import operator
 from roller_tvm.ir.split import split_reduction
 
+from ..sampling import examples
 from . import interpret
 from .strategies import convolutions, pointwise, pools, products
 from .test_operators import evaluate, random_inputs
@@ -39,7 +40,7 @@ def test_refusals():
         split_reduction(whole, "matmul", "m", 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.one_of(pointwise(), pools(), products(), convolutions()), st.booleans(), st.data())
 def test_a_split_changes_nothing_but_the_order_of_the_sum(whole, lanes, data):
     stages = [s for s in whole.reductions if any(a.extent > 1 for a in s.reduce)]

@@ -11,6 +11,7 @@ from roller_tvm.tvm_env import line
 from ..cli.command import main
 from ..models.imports import expected
 from ..relay.onnx_models import convolution, three_products
+from ..sampling import covering, sampled
 
 pytestmark = pytest.mark.te
 onnx = pytest.importorskip("onnx")
@@ -46,6 +47,7 @@ def test_records_are_not_made_twice(model, tuned, capsys):
     assert before and bytes_of(tuned) == before and "device: " in err
 
 
+@pytest.mark.one_line("relax")
 def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
     code, out, _ = main(capsys, "tune", model, "--tasks", "list", "--json")
     tasks = json.loads(out)
@@ -57,6 +59,7 @@ def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
     assert code == 0 and [t["id"] for t in json.loads(out)["tasks"]] == [1]
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -72,8 +75,7 @@ def test_mistakes(model, tmp_path, capsys, words, said):
     assert code == 2 and said in err and "remedy:" in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize(("suffix", "records"), covering(SUFFIXES, [True, False]))
 def test_compile_and_run_agree_with_onnxruntime(model, tuned, tmp_path, capsys, suffix, records):
     file, words = tmp_path / f"m{suffix}", ("--tuning-records", tuned) if records else ()
     code, out, err = main(capsys, "compile", model, *words, "-o", file, "--json")
@@ -96,6 +98,7 @@ def test_compile_and_run_agree_with_onnxruntime(model, tuned, tmp_path, capsys, 
     assert main(capsys, "run", file, "--profile", "--repeat", "2")[1].splitlines()[-1].endswith("in kernels")
 
 
+@pytest.mark.one_line("relax")
 def test_the_words_tell_how_it_was_built(model, tuned, tmp_path, capsys):
     file = tmp_path / "m.so"
     assert f"with the records of {tuned}" in main(capsys, "compile", model, "--tuning-records", tuned, "-o", file)[1]
@@ -120,6 +123,7 @@ def test_inputs_called_as_the_executor_calls_its_own_arguments(tmp_path, capsys)
     assert code == 0 and "agree" in out + err
 
 
+@pytest.mark.one_line("relax")
 def test_a_reference_without_onnxruntime_is_tvms_own(monkeypatch, model, tmp_path, capsys):
     from roller_tvm.cli import reference
 
@@ -135,7 +139,7 @@ def branches(tmp_path_factory):
 
 
 class TestFused:
-    @pytest.mark.parametrize("suffix", SUFFIXES)
+    @pytest.mark.parametrize("suffix", sampled(SUFFIXES, always=SUFFIXES[:1]))
     def test_compiled_explained_drawn_and_emulated(self, branches, tmp_path, capsys, suffix):
         file, picture = tmp_path / f"m{suffix}", tmp_path / "t.svg"
         words = ("compile", branches, *GPU, "--fuse-rtasks", "-o", file)

@@ -14,6 +14,7 @@ from ..sampling import sampled  # noqa: E402
 from .subjects import quick  # noqa: E402
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.parametrize("how", sampled(["time", "each"], always=("time",)))
 def test_every_kind_of_failure_is_counted_and_the_rest_measured(subject, workers_here, how):
     result = subject.measured("tests.line.faulty_worker", 6, how, quick(run_s=3.0))
@@ -38,6 +39,7 @@ def test_no_candidate_stops_the_others_or_is_believed(subject, workers_here):
     assert kinds[result.winner] == "ok" and result.outcomes[result.winner].checked
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.real_workers
 def test_without_timing_the_first_right_one_wins(subject):
     result = subject.measured(WORKER, 2, "check")

@@ -84,6 +84,7 @@ def farm(tmp_path):
     made.close()
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.slow
 def test_a_model_is_tuned_on_servers(subject, farm, tmp_path):
     result = subject.tune(tmp_path / subject.file, 2, limits=QUICK, tracker=farm.where)

@@ -66,6 +66,7 @@ def test_a_second_run_resumes_and_plans_nothing(subject, tuned, monkeypatch):
         assert new.seconds == pytest.approx(old.seconds, rel=1e-3) and new.checked == old.checked
 
 
+@pytest.mark.one_line("relax")
 def test_more_trials_than_were_made_tune_again(subject, tmp_path):
     place = tmp_path / subject.file
     for trials, status in ((0, "planned"), (1, "measured"), (1, "resumed"), (0, "resumed")):
@@ -74,6 +75,7 @@ def test_more_trials_than_were_made_tune_again(subject, tmp_path):
         assert all(t.checked and not math.isnan(t.predicted_s) for t in result.tasks)
 
 
+@pytest.mark.one_line("relax")
 def test_where_tvm_s_own_kernel_is_faster_it_stays_and_is_not_measured_again(subject, tmp_path):
     place = tmp_path / subject.file
     subject.tune(place, 0, tasks=[0])  # what is recorded so far is withdrawn
@@ -92,6 +94,7 @@ def test_wrong_and_crashing_candidates_do_not_stop_tuning(subject, tmp_path, wor
     assert statuses(result) == ["measured"] and "wrong answer" in str(result)
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.parametrize("trials", [0, 2])
 def test_nothing_that_is_wrong_is_recorded(subject, tmp_path, workers_here, trials):
     place = tmp_path / subject.file
@@ -157,6 +160,7 @@ def test_without_a_device_plans_are_built_and_recorded_with_their_prediction(sub
     assert [t.status for t in again.tasks] == ["resumed"] and again.tasks[0].seconds == pytest.approx(task.seconds)
 
 
+@pytest.mark.one_line("relax")
 def test_a_broken_driver_is_no_missing_device(subject, tmp_path, monkeypatch):
     real = Worker.call
 
@@ -171,6 +175,7 @@ def test_a_broken_driver_is_no_missing_device(subject, tmp_path, monkeypatch):
     assert statuses(result) == ["planned"]
 
 
+@pytest.mark.one_line("relax")
 def test_no_task_is_started_once_time_is_up(subject, tmp_path):
     result = subject.tune(tmp_path / subject.file, 0, seconds=1e-9)
     assert len(result.tasks) == 1 and any("time was up" in note for note in result.notes)
@@ -178,6 +183,7 @@ def test_no_task_is_started_once_time_is_up(subject, tmp_path):
     assert result.tasks[0].task.key == most.key
 
 
+@pytest.mark.one_line("relax")
 def test_ctrl_c_keeps_what_was_recorded(subject, tmp_path):
     place = tmp_path / subject.file
     with pytest.raises(KeyboardInterrupt):

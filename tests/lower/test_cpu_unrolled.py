@@ -30,6 +30,7 @@ def winograd(size, channels, filters, batch=1):
     return [data, weight, bias, topi.nn.relu(topi.add(out, bias))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size, channels, filters, batch", [(5, 16, 8, 2)])
 def test_results(size, channels, filters, batch):
     tensors = winograd(size, channels, filters, batch)

@@ -25,6 +25,7 @@ from roller_tvm.roller.features import NO_FEATURES, Features
 from roller_tvm.roller.partition import partition
 
 from ..plan.devices import CPUS, GPUS, device
+from ..sampling import examples
 
 gpus, cpus = st.sampled_from(GPUS), st.sampled_from(CPUS)
 counts = st.integers(1, 12)
@@ -54,13 +55,13 @@ def quick_estimate(spec, m, n, k, thread):
     return quick_estimates(found.table, spec).estimate(0) if len(found.rows) else None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(gpus, counts, counts, counts)
 def test_more_steps_take_no_less_time(name, m, n, k):
     assert tiled_seconds(name, m, n, k + 1) >= tiled_seconds(name, m, n, k) * 0.9999
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(gpus, st.integers(5, 40), st.integers(1, 40), st.sampled_from("mn"))
 def test_more_blocks_on_a_full_device_take_no_less_time(name, waves, n, axis):
     m = ceil(device(name).units * waves / n)
@@ -77,7 +78,7 @@ def rows_seconds(name, recipe, rows, length):
     return predict(DirectKernel(geometry, 256), device(name)).seconds
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(gpus, st.sampled_from(["reduce", "direct"]), counts, counts, st.booleans())
 def test_more_rows_or_longer_rows_take_no_less_time(name, recipe, rows, length, longer):
     before = rows_seconds(name, recipe, 64 * rows, 256 * length)
@@ -91,7 +92,7 @@ def cpu_seconds(name, m, n, k, order):
     return float(cpu.tiled_times(geometry, device(name), chunk, tile, order).seconds[0])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(cpus, counts, counts, counts, st.sampled_from("mnk"), st.permutations([0, 1]))
 def test_more_of_a_product_takes_a_cpu_no_less_time(name, m, n, k, axis, order):
     more = {"m": m, "n": n, "k": k}

@@ -14,6 +14,8 @@ from roller_tvm.micro_perf.gpu_kernel import staged_time
 from roller_tvm.micro_perf.kernel import StagedKernel
 from roller_tvm.micro_perf.residency import unified
 
+from ..sampling import examples
+
 V100 = load_device("v100")
 
 
@@ -92,7 +94,7 @@ COSTS = sorted(set(EFFECTS) - {"occupancy", "coalescing", "l2_reuse"})
 tiles = st.sampled_from([1, 2, 4, 8, 16])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(["v100", "k80", "mi50"]), tiles, tiles, tiles, tiles, st.sampled_from([1, 4, 16, 32]),
        st.sampled_from([None, 0, 64, 1024]), st.sampled_from(COSTS))
 def test_leaving_an_effect_out_makes_nothing_slower(name, rows, columns, high, wide, depth, limit, effect):

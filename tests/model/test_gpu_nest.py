@@ -16,6 +16,7 @@ from roller_tvm.micro_perf.registers import unrolled_steps
 from roller_tvm.roller.partition import partition
 
 from ..expr.examples import EXAMPLES
+from ..sampling import examples
 
 
 def of_quotients():
@@ -44,7 +45,7 @@ def test_there_are_quotients_and_opaque_indices_among_them():
     assert any(op.divided for op in operands) and any(any(op.opaque) for op in operands)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.one_of(st.just(0), st.sampled_from(range(len(NESTS)))), st.data())
 def test_a_table_counts_as_its_tiles_one_by_one(number, data):
     g = NESTS[number]

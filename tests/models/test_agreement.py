@@ -38,6 +38,7 @@ class TestComeOutRight:
             assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.one_line("relay")
     @pytest.mark.parametrize("operator", REDUCTIONS)
     def test_axes_as_an_input(self, tmp_path, operator):
         self.check(*one_node(tmp_path / "m.onnx", operator, [POSITIVE], [ints(1, -1)], keepdims=0))
@@ -49,6 +50,7 @@ class TestComeOutRight:
         ]
         self.check(write(tmp_path / "m.onnx", nodes, {"x": X}), {"x": X})
 
+    @pytest.mark.one_line("relay")
     @pytest.mark.parametrize("operator", ["ReduceL2", "ReduceSum", "ReduceSumSquare", "ReduceMax"])
     @pytest.mark.parametrize("axes", [[], [ints()]])
     def test_no_axes(self, tmp_path, operator, axes):

@@ -26,14 +26,14 @@ from roller_tvm.recipes.row_nests import row_nest
 from roller_tvm.roller.partition import partition, store_guarded, store_rearranged
 
 from ..expr.strategies import operators
-from ..sampling import sampled
+from ..sampling import examples, sampled
 from .devices import CPUS, GPUS, device
 from .examples import over_edges
 
 names = st.sampled_from([*GPUS, *CPUS])
 planned_for = st.sampled_from([*GPUS, *CPUS, "ipu_mk1"])
 extents = st.sampled_from([1, 2, 3, 7, 8, 16, 31, 48, 64])
-thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def planned(data, on=planned_for):

@@ -17,6 +17,8 @@ from roller_tvm.planner.family_batches import batch_family
 from roller_tvm.planner.family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, merged
 from roller_tvm.roller.steps import Pack
 
+from ..sampling import examples
+
 CPU = load_device("cpu")
 
 
@@ -123,7 +125,7 @@ def test_a_family_that_cannot_serve_a_size_is_none(family):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_merged_digits_keep_the_order_of_elements(digits):
     from itertools import product as every
 

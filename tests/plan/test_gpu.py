@@ -19,6 +19,7 @@ from roller_tvm.recipes.gpu_tile_candidates import near_divisor
 from roller_tvm.recipes.gpu_transpose import turn_cycles
 from roller_tvm.roller.partition import partition
 
+from ..sampling import examples
 from .devices import device
 
 
@@ -46,7 +47,7 @@ def addresses(operand, extents, block, width):
             yield start, inside[at : at + width]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.sampled_from(["NN", "NT", "TN"]), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40),
     st.tuples(*(st.integers(1, 12) for _ in range(3))),
@@ -57,7 +58,7 @@ def test_vectors_of_products_are_contiguous_and_aligned(layout, m, n, k, block):
     check_vectors(geometry, block)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.integers(1, 6), st.sampled_from([5, 6, 7, 8, 12, 14]), st.integers(1, 6), st.sampled_from([1, 3]),
     st.integers(1, 2),
@@ -82,7 +83,7 @@ def check_vectors(geometry, block):
             assert vector == list(range(vector[0], vector[0] + width)), "a vector over a gap"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 32), st.sampled_from([(4, 4), (4, 1), (1, 1)]),
        st.tuples(st.integers(0, 33), st.integers(0, 33)))
 def test_buffers_before_vectors_are_whole_vectors(m, n, k, vectors, padding):

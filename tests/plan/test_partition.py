@@ -7,11 +7,12 @@ from roller_tvm.ir.operators import parse_operator
 from roller_tvm.roller.partition import partition, store_guarded, store_rearranged
 
 from ..expr.strategies import operators
+from ..sampling import examples
 
 STORES = [None, store_guarded, store_rearranged]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(operators())
 def test_every_stage_is_computed_exactly_once(expression):
     for store in STORES:
@@ -25,7 +26,7 @@ def test_every_stage_is_computed_exactly_once(expression):
         assert {s.name for s in expression.reductions} <= {n.anchor for n in nests}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(operators())
 def test_nests_run_after_what_they_read(expression):
     for store in STORES:

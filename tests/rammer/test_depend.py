@@ -16,11 +16,13 @@ from roller_tvm.rammer import DataFlowGraph, Dependences, Edge, Tiling, roperato
 from roller_tvm.rammer.dependences import needed
 from roller_tvm.rammer.rtask import reshaped
 
+from ..sampling import examples
+
 V100 = load_device("v100")
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_tiles_of_a_region(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
     if data.draw(st.booleans()):
@@ -53,7 +55,7 @@ def test_tiles_of_a_region(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_reshaped_regions(data: st.DataObject) -> None:
     factors = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 
@@ -75,7 +77,7 @@ def test_reshaped_regions(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_dimensions_of_one_element_keep_a_region_exact(data: st.DataObject) -> None:
     box = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4))
     dims = [((low, low + more), low + more + 1 + (more == 0 == low)) for low, more in box]  # of two elements at least

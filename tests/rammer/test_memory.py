@@ -14,6 +14,8 @@ from roller_tvm.rammer.memory import Live, MemoryRule, in_order, peak_bytes
 from tests.rammer.checked import check_program
 from tests.rammer.graphs import graphs
 
+from ..sampling import examples
+
 V100 = load_device("v100")
 
 
@@ -40,7 +42,7 @@ def alive(graph: DataFlowGraph, groups: list[list[str]], kept: set[str]) -> int:
     return worst
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(sized(), st.integers(1, 3000), st.sampled_from(["best", "wavefront", "list", "horizontal"]), st.data())
 def test_plans_stay_within_the_rule(graph: DataFlowGraph, cache: int, policy: str, data: st.DataObject) -> None:
     kept = data.draw(st.sets(st.sampled_from([o.name for o in graph.operators])))

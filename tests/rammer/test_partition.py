@@ -12,6 +12,8 @@ from roller_tvm.errors import BadInput
 from roller_tvm.rammer import Node, convex_parts
 from roller_tvm.rammer.partition import divided
 
+from ..sampling import examples
+
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Node]:
@@ -31,7 +33,7 @@ def reachable(nodes: list[Node]) -> dict[str, set[str]]:
     return above
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(programs(), st.data())
 def test_parts_of_a_program(nodes: list[Node], data: st.DataObject) -> None:
     above = reachable(nodes)

@@ -14,12 +14,14 @@ from roller_tvm.rammer import DataFlowGraph, Dependences, Phase, RKernel, ROpera
 from roller_tvm.rammer.placement import Placement, _earliest
 from tests.rammer.graphs import graphs
 
+from ..sampling import examples
+
 #: Few different times, so that vEUs are often free at the same one.
 TIMES = st.one_of(st.sampled_from([0.0, 1.0, 2.0, 0.5]), st.floats(0, 9))
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_against_one_rtask_at_a_time(data: st.DataObject) -> None:
     units, per_unit, tasks = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4)), data.draw(st.integers(1, 50))
     free = data.draw(st.lists(TIMES, min_size=units * per_unit, max_size=units * per_unit))

@@ -28,9 +28,11 @@ from roller_tvm.rammer import (
 from tests.rammer.checked import check_program
 from tests.rammer.graphs import graphs, kernels
 
+from ..sampling import examples
+
 V100 = load_device("v100")
 SMALL = replace(V100, name="small", units=8)
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def kernel(tasks: int, us: float, name: str = "k", registers: int = 32, threads: int = 256, share: float = 1.0,

@@ -37,6 +37,8 @@ from roller_tvm.rammer.cpu_region import (
 from tests.plan.devices import device
 from tests.rammer.checked import check_program
 
+from ..sampling import examples
+
 FOUR = replace(device("avx512"), name="four", units=4, launch_overhead_us=1.0)
 
 
@@ -110,7 +112,7 @@ def cpu_graphs(draw: st.DrawFn) -> DataFlowGraph:
     return DataFlowGraph(tuple(operators))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(cpu_graphs())
 def test_every_plan(graph: DataFlowGraph) -> None:
     plan = plan_graph(graph, FOUR)
@@ -129,7 +131,7 @@ def test_every_plan(graph: DataFlowGraph) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(1e-7, 1e-4)), min_size=1, max_size=4), st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_shares_lose_nothing(work: list[tuple[int, float]], threads: int) -> None:
     given_ = shares(work, threads)
     assert [sum(counts[n] for _, counts in given_) for n in range(len(work))] == [tasks for tasks, _ in work]
@@ -196,7 +198,7 @@ def test_a_threads_value_is_its_own(values: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_regions_run_every_iteration_once(extents: list[int], phases: int) -> None:
     """An operator of one iteration is a serial nest: a thread has all of it."""
     nests = {f"op{n}": tuple(For(e, STORE, threads=e > 1) for _ in range(1 + n % phases))

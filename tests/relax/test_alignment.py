@@ -1,7 +1,5 @@
 """Inputs that lie anywhere in memory, as numpy's do; in a process of its own, which a wrong load would end."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from roller_tvm.relax import UnalignedInputs, build  # noqa: E402
 from roller_tvm.relax.own_memory import OWN_MEMORY  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
 
+from .. import forks  # noqa: E402
 from .networks import LLVM, module  # noqa: E402
 
 ELEMENT, TENSOR = 4, 64
@@ -50,6 +49,7 @@ def test_parameters_that_inputs_reach_and_no_others():
     assert moved[0] == ELEMENT, "a view of an input lies where the input does"
 
 
+@pytest.mark.optimised
 def test_bare_numpy_arrays_at_any_address():
     """Offsets of 4, 16 and 32 bytes from where TVM would have them: untuned TVM ends the process too."""
     code = """
@@ -72,8 +72,7 @@ for offset in (0, 4, 16, 32):
         assert given[-1].ctypes.data % 64 == offset
     np.testing.assert_allclose(machine["main"](*given).numpy(), expected, rtol=1e-4, atol=1e-5)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          cwd=Path(__file__).resolve().parents[2])  # fmt: skip
+    done = forks.run(["-c", code], cwd=Path(__file__).resolve().parents[2])
     assert done.returncode == 0, done.stderr[-800:]
 
 

@@ -193,6 +193,7 @@ def test_runners_get_the_shapes_of_packed_weights(tmp_path, unchecked):
     assert packed
 
 
+@pytest.mark.nightly
 def test_over_rpc(tmp_path, unchecked):
     from tvm import rpc
     from tvm.rpc.tracker import Tracker

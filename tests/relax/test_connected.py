@@ -16,6 +16,7 @@ from roller_tvm.relax.rtask_fusion import in_dataflow  # noqa: E402
 from roller_tvm.tir.shared_axes import shared_axes  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..sampling import covering  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
 
 OP = relax.op
@@ -54,8 +55,7 @@ def connected_of(mod):
 SHAPES = [(3, 40, 40, 8), (CPU.units, 37, 50, 16), (1, 8 * CPU.units, 70, 5)]
 
 
-@pytest.mark.parametrize("heads, rows, columns, size", SHAPES)
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads, rows, columns, size, masked", covering(SHAPES, [False, True]))
 def test_attention_in_one_kernel_computes_the_same(heads, rows, columns, size, masked, monkeypatch):
     monkeypatch.setattr(connected, "GAIN", 0.0)
     monkeypatch.setattr(connected, "BETWEEN", 0.0)

@@ -16,6 +16,7 @@ from roller_tvm.relax.schedule import _open_planned  # noqa: E402
 from roller_tvm.te.winograd import transformed_weights  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
 
 #: One image, around the tile of 4, primes.
@@ -46,7 +47,7 @@ def built(mod, kernel):
     return build(mod, LLVM)
 
 
-@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("tile", sampled([2, 4], 2))
 def test_winograds_algorithm(tiles, tile):
     """Sides of 7: tiles over the edge, padding on both."""
     weight = values(16, 16, 3, 3)

@@ -44,6 +44,7 @@ def tuned(mod, target, folder):
     return tune(prepare(mod, made), None, made, folder, 0, workers=1, limits=Limits(margin=1.0))[0]
 
 
+@pytest.mark.nightly
 def test_plans_on_tensor_cores_are_read_where_nothing_of_theirs_is_known(tmp_path):
     mod = module(product, (256, 256), (256, 256), dtype="float16")
     tuned(mod, SM80, tmp_path / "records")

@@ -134,12 +134,12 @@ def check(seed):
     return fused
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_blocks_in_any_order(seed):
     check(seed)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(2, 40))
+@pytest.mark.parametrize("seed", range(1, 40))
 def test_blocks_of_more_graphs_in_any_order(seed):
     check(seed)

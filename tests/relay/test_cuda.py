@@ -17,6 +17,8 @@ from roller_tvm.roller.alignment import Rejection  # noqa: E402
 from roller_tvm.roller.rtile import RTile  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
+from ..sampling import covering  # noqa: E402
+
 needs_compiler = pytest.mark.skipif(not find_compilers(), reason="neither NVRTC nor nvcc is here")
 ARCHS = ("sm_80", "sm_90")
 
@@ -29,15 +31,17 @@ def planned(name, **params):
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("matmul", dict(m=256, n=1000, k=512, layout="NT", bias=True, relu=True)),
-        ("conv2d_nchw", dict(n=1, c=64, h=14, w=14, f=64, kh=3, kw=3, stride=1, padding=1)),
-        ("max_pool2d", dict(n=1, c=16, h=28, w=28, k=3, stride=2, padding=1)),
-        ("softmax", dict(shape=(64, 4096))),
-    ],
+    ("name", "params", "dtype"),
+    covering(
+        [
+            ("matmul", dict(m=256, n=1000, k=512, layout="NT", bias=True, relu=True)),
+            ("conv2d_nchw", dict(n=1, c=64, h=14, w=14, f=64, kh=3, kw=3, stride=1, padding=1)),
+            ("max_pool2d", dict(n=1, c=16, h=28, w=28, k=3, stride=2, padding=1)),
+            ("softmax", dict(shape=(64, 4096))),
+        ],
+        ["float32", "float16"],
+    ),
 )
 def test_kernels_take_what_was_predicted(name, params, dtype):
     ranked, program = planned(name, **params, dtype=dtype)

@@ -121,6 +121,7 @@ def test_a_plain_tvm_has_records_of_its_own(tuned):
     assert weight_of(lib) == WEIGHTS["w"].shape
 
 
+@pytest.mark.nightly
 def test_a_second_tuning_finds_all_of_it_done(tuned):
     log, _ = tuned
     before = log.read_text()
@@ -131,6 +132,7 @@ def test_a_second_tuning_finds_all_of_it_done(tuned):
     assert timed.pop(f"nn_dense_add_nn_relu {FOR_TVM}") == "resumed" and set(timed.values()) == {"measured"}
 
 
+@pytest.mark.nightly
 def test_the_sum_of_a_run_counts_what_is_built(tmp_path):
     tuning = tune(model(), WEIGHTS, TARGET, None, trials=1, limits=OURS)
     assert math.isnan(next(t.default_s for t in tuning.tasks if not t.task.weight))
@@ -248,6 +250,7 @@ def test_a_record_of_this_target_goes_before_one_of_another(tuned, tmp_path):
     assert not both._query_inside(target, own, "").same_as(both._query_inside(target, twin, ""))
 
 
+@pytest.mark.nightly
 def test_tuning_and_building_fuse_alike_on_a_cpu(tmp_path):
     """What is fused depends on whether a layer's weights would be packed: on both sides or on none."""
     x = relay.var("x", shape=(8, 32))

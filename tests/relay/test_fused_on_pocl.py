@@ -49,6 +49,7 @@ def test_plans_that_wait_are_not_run(pocl):
     assert isinstance(found, CannotFuse) and "its blocks wait for one another" in str(found)
 
 
+@pytest.mark.nightly
 def test_the_same_policy_in_cuda(tmp_path):
     """Built by plain relay.build, executed by the emulator, compared with the whole model."""
     net = Net()

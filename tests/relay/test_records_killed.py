@@ -15,6 +15,8 @@ import pytest
 from roller_tvm.relay import records as R
 from roller_tvm.tuning.claims import Claims
 
+from ..sampling import NIGHTLY
+
 #: Appends records as fast as it can, telling the number of each once it is written. The steps are long, so that a write
 #: takes many pages: the system may stop a killed process between two of them.
 WRITER = """
@@ -52,7 +54,7 @@ def test_killed_at_any_point_every_record_that_was_written_is_whole(tmp_path, st
     path = tmp_path / "r.json"
     told = set()
     chance = random.Random(steps)
-    for life in range(6):
+    for life in range(6 if NIGHTLY else 3):
         writer = start(path, f"life {life}", 100_000, steps)
         writer.stdout.readline()
         time.sleep(chance.uniform(0.0, 0.15))

@@ -20,6 +20,8 @@ from roller_tvm.micro_perf.kernel import StagedKernel  # noqa: E402
 from roller_tvm.planner.predict import predict  # noqa: E402
 from roller_tvm.relay.tasks import extract_tasks, make_target  # noqa: E402
 
+from ..sampling import NIGHTLY  # noqa: E402
+
 DEVICE = load_device("v100")
 #: Schedules that Ansor draws of each task, without measuring them.
 DRAWN = 4
@@ -119,7 +121,7 @@ def kernels_in(function):
 def test_what_is_read_is_what_tvm_lowers(files, tasks, log):
     lines, compared = log.read_text().splitlines(), 0
     for file in files:
-        for entry in file.entries:
+        for entry in file.entries[:: 1 if NIGHTLY else 3]:
             given, _ = auto_scheduler.measure_record.load_record_from_string(lines[entry.record.number - 1])
             state = auto_scheduler.measure.recover_measure_input(given, True).state
             schedule, tensors = tasks[entry.record.key].search_task.compute_dag.apply_steps_from_state(state)
@@ -130,7 +132,7 @@ def test_what_is_read_is_what_tvm_lowers(files, tasks, log):
                 assert not isinstance(kernel, StagedKernel) or kernel.shared_bytes == shared
                 assert predict(kernel, DEVICE).seconds > 0
             compared += 1
-    assert compared == sum(len(f.entries) for f in files)
+    assert compared >= len(files)
 
 
 def test_another_models_records_are_left_out_with_a_reason(log, model):

@@ -52,6 +52,7 @@ def test_loops_are_tvms(words, device):
         assert extents[len(extents) - len(own) :] == own, stage
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("words", WORDS[:3])
 def test_a_script_is_built_and_timed(words, tmp_path, capsys):
     code, text, _ = main(capsys, "plan", *words.split(), "--schedule")

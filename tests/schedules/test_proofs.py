@@ -35,6 +35,7 @@ def proof_of(words, name, change=lambda steps: steps):
     return line.prove(tensors, change(steps), spec)
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(
     ("words", "name"),
     sampled([(w, n) for n in ("avx512", "v100") for w in WORDS], 3, always=[(WORDS[1], "v100")]),

@@ -13,6 +13,8 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.te import read_te  # noqa: E402
 
+from ..sampling import examples  # noqa: E402
+
 tir = tvm.tir if hasattr(tvm, "tir") else tvm.tirx  # the Relax line renamed it
 EXTENTS = (6, 8, 4)
 
@@ -75,7 +77,8 @@ def check(tree, reading):
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.one_line("relax")
+@settings(max_examples=examples(150), deadline=None)
 @given(trees())
 def test_affine_forms_agree_with_the_arithmetic(tree):
     check(tree, read_index(tree))

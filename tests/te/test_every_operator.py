@@ -25,8 +25,8 @@ from .every_operator import COMPARED, FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: 
 CPU, GPU, PLANS = "avx512", "a100", 2
 TARGET = "llvm -mcpu=core-avx2"
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases if name not in COMPARED]
-# An eighth of them at every change, all in make nightly.
-SAMPLE = in_sample(CASES, 8)
+# A 16th of them at every change, all in make nightly.
+SAMPLE = in_sample(CASES, 16)
 
 
 @cache

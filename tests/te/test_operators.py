@@ -58,6 +58,7 @@ def test_the_comparison_can_fail():
     assert plan_relevant(read_te(te_operator("conv2d_nhwc", **base)).expression) != ours
 
 
+@pytest.mark.one_line("relay")
 def test_the_operators_of_the_paper():
     with TABLE.open() as rows:
         operators = [(row["operator"], parse_params(row["params"])) for row in csv.DictReader(rows)]

@@ -177,6 +177,7 @@ def test_no_read_is_taken_for_another():
     assert ops(te.compute((8,), gathered)) == {"exp": 1, "add": 1}  # that of the index is not its work
 
 
+@pytest.mark.one_line("relax")
 def test_many_tensors_are_read_side_by_side():
     parts = [te.placeholder((1, 4), name=f"p{n}") for n in range(256)]
     assert len(read_te(topi.concatenate(parts, 0)).expression.output.reads) == 256

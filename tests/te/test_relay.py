@@ -12,6 +12,8 @@ from tvm import auto_scheduler  # noqa: E402
 from roller_tvm.ir.pattern import pattern  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 
+from ..sampling import covering  # noqa: E402
+
 
 def weight(*shape, dtype="float32"):
     return relay.const(np.zeros(shape, dtype))
@@ -68,16 +70,18 @@ def tasks_of(body, target="llvm -mcpu=skylake-avx512 -num-cores 2"):
 GPU = auto_scheduler.HardwareParams(-1, 16, 64, 49152, 2**31 - 1, 1024, 8, 32)
 
 
-@pytest.mark.parametrize("target", ["llvm -mcpu=skylake-avx512 -num-cores 2", "cuda -arch=sm_80"])
 @pytest.mark.parametrize(
-    ("network", "expected"),
-    [
-        (convolutions, ["contraction"] * 4 + ["depthwise"]),
-        (channels_last, ["contraction"] * 2),
-        (heads, ["contraction", "pooling", "reduction", "softmax"]),
-        (attention, ["contraction", "contraction", "softmax"]),
-        (products, ["contraction"] * 3),
-    ],
+    ("network", "expected", "target"),
+    covering(
+        [
+            (convolutions, ["contraction"] * 4 + ["depthwise"]),
+            (channels_last, ["contraction"] * 2),
+            (heads, ["contraction", "pooling", "reduction", "softmax"]),
+            (attention, ["contraction", "contraction", "softmax"]),
+            (products, ["contraction"] * 3),
+        ],
+        ["llvm -mcpu=skylake-avx512 -num-cores 2", "cuda -arch=sm_80"],
+    ),
 )
 def test_every_task_is_read(network, expected, target):
     readings = tasks_of(network(), target=target)

@@ -22,7 +22,7 @@ TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 #: Extents at and beside the widths of vectors, and primes.
 EXTENTS = st.sampled_from([1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 33])
 CHECKED = settings(
-    max_examples=40 if NIGHTLY else 8,
+    max_examples=40 if NIGHTLY else 5,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

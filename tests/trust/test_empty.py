@@ -43,6 +43,7 @@ def used_memory(shape):
     roller_tvm.compile(one).run({"x": np.full(shape, 7, "float32")})
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("name", CASES)
 def test_of_no_element(name):
     of, inputs = CASES[name]

@@ -16,6 +16,7 @@ from roller_check.damage.tvm_readers import readers  # noqa: E402
 FEW = 12
 
 
+@pytest.mark.one_line("relay")
 def test_a_sample():
     # A process of its own: a fork of this one would miss the threads that TVM has started here.
     words = ["-m", "roller_check", "faults", "--readers", ",".join(readers()), "--inputs", str(FEW)]

@@ -41,6 +41,7 @@ CASES = {
 RELAX = ("cumulative sum of an open extent",)
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("name", CASES)
 def test_found_by_the_fuzzer(name):
     if name in RELAX and line() != "relax":

@@ -21,6 +21,7 @@ from roller_tvm.tuning.supervise import Reply  # noqa: E402
 SEEDS = (10047, 10049, 10050, 10052)
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_few_models_are_right(seed):
     model, inputs = random_model(seed)

@@ -131,6 +131,7 @@ def run():
         server.stdin.close()
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.te
 def test_a_thread_that_a_pool_has_bound_does_not_hide_the_other_cpus():
     code = (

@@ -4,9 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#ifdef __F16C__
-#include <immintrin.h>
-#endif
 
 namespace emu_ {
 // To nearest, ties to even.
@@ -24,8 +21,9 @@ inline uint16_t f16_bits(double x) {
 }
 
 inline float f16_value(uint16_t bits) {
-#ifdef __F16C__
-  return _cvtsh_ss(bits);
+#ifdef __F16C__  // <immintrin.h> would take ten times as long to compile as a kernel does
+  typedef short Halves __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps(Halves{(short)bits})[0];
 #else
   const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
   uint32_t word;
