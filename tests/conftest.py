@@ -81,11 +81,12 @@ def of_other_line(config, items):
         return
     functions = defaultdict(lambda: defaultdict(list))
     for item in items:
-        if (mark := item.get_closest_marker("one_line")) and not item.get_closest_marker("nightly"):
-            if not mark.args:
-                functions[item.path][item.originalname].append(item)
-            elif mark.args[0] != LINE:
-                yield item
+        marks = list(item.iter_markers("one_line"))
+        named = [line for mark in marks for line in mark.args]  # of a case, or of all cases of its function
+        if named and LINE not in named:
+            yield item
+        elif marks and not named and not item.get_closest_marker("nightly"):
+            functions[item.path][item.originalname].append(item)
     for cases_of in functions.values():
         for n, cases in enumerate(cases_of.values()):
             yield from cases[(n + (LINE == "relay")) % 2 :: 2]

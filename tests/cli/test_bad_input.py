@@ -145,7 +145,7 @@ WORDS = [
     ("no file of operators", "plan --operators text.npz", "text.npz: has no column id, operator, params"),
     ("no such suite", "compare --suite none", "none: no such suite"),
 ]
-CASES = [*MODELS, *SHAPES, *TARGETS, *OUTPUTS, *RECORD_FILES, *RUNS, *WORDS]
+CASES = [*MODELS, *SHAPES, *TARGETS, *OUTPUTS, *RUNS, *WORDS]
 if LINE == "relay":
     OWN = [
         ("an open extent", "compile open.onnx", "'x' [n, 24]"),
@@ -234,7 +234,7 @@ def one_line(err, named):
 @pytest.mark.one_line
 @pytest.mark.parametrize(("what", "words", "named"), [
     *(pytest.param(*case, id=case[1]) for case in CASES),
-    *(pytest.param(*case, id=case[1], marks=pytest.mark.one_line(LINE)) for case in OWN),
+    *(pytest.param(*case, id=case[1], marks=pytest.mark.one_line(LINE)) for case in [*RECORD_FILES, *OWN]),
 ])  # fmt: skip
 def test_command(here, capfd, what, words, named):
     code = cli.main(shlex.split(words))

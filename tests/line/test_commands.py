@@ -59,7 +59,6 @@ def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
     assert code == 0 and [t["id"] for t in json.loads(out)["tasks"]] == [1]
 
 
-@pytest.mark.one_line("relax")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
