@@ -23,6 +23,7 @@ def test_operators_become_tasks(jobs):
     assert all(not p["reason"] and p["flops"] > 0 and p["io_bytes"] > 0 for p in jobs.prepared.values())
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.slow
 def test_roller_and_untuned_are_built_checked_and_timed(jobs):
     found = [jobs.tune("dense", "roller", 1), jobs.tune("dense", "untuned", 0)]
@@ -36,6 +37,7 @@ def test_roller_and_untuned_are_built_checked_and_timed(jobs):
     assert jobs.tune("norm", "roller", 1)["status"] == "ok"
 
 
+@pytest.mark.one_line("relax")
 @pytest.mark.slow
 def test_tvms_own_kernel_stays_where_it_is_faster(jobs, monkeypatch):
     from roller_tvm.tuning.measurer import Measurer

@@ -13,7 +13,7 @@ from ..sampling import sampled  # noqa: E402
 from ..te.every_operator import COMPARED, FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
 from .lines import RELAY, Operator  # noqa: E402
 
-GPU, PLANS, SAMPLE = "a100", 2, 32
+GPU, PLANS, SAMPLE = "a100", 2, 48
 if RELAY:
     # What TVM 0.17 makes wrong kernels of, or none, unless a plan avoids it.
     LEFT_OUT, FIRST, ALWAYS = {*NOT_ON_A_GPU, *COMPARED}, 0, ("conv2d int8", "depthwise int8", "max int8")

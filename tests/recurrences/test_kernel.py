@@ -16,6 +16,7 @@ from roller_tvm.recurrences.tiles import Tiles, candidates, plain_tiles, plan, u
 from roller_tvm.recurrences.weights import in_other_blocks, prepared  # noqa: E402
 from roller_tvm.relax.recurrent import prim_func  # noqa: E402
 
+from ..sampling import covering  # noqa: E402
 from .reference import random_weights, reference  # noqa: E402
 
 
@@ -65,8 +66,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("way", ["serial", "rows", "units"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "way"), covering(LAYERS, ["serial", "rows", "units"]))
 def test_every_way_computes_the_layer(name, way):
     layer = LAYERS[name]
     vectors = 2 if units_of(layer.hidden) % 16 == 0 else 1

@@ -196,6 +196,7 @@ def test_ctrl_c_keeps_what_is_known(compiled, tmp_path):
     right(model.run(inputs), expected)
 
 
+@pytest.mark.nightly
 def test_weights_in_further_layouts_have_a_limit(compiled, tmp_path, monkeypatch):
     model, inputs, expected = model_of(compiled)
     made = exploring.ModelExploration(model._session, tmp_path, inputs, 3, memory_bytes=0)

@@ -170,6 +170,7 @@ def test_a_call_into_a_library_stays_where_it_is(tmp_path):
     assert [names for _, names in sorted(kernels_of(FuseRTasks(A100)(mod)).items())]
 
 
+@pytest.mark.nightly
 def test_shapes_known_at_run_time_stay_outside(tmp_path):
     n = tvm.tirx.Var("n", "int64")
     builder = relax.BlockBuilder()

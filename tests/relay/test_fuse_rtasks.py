@@ -221,6 +221,7 @@ def test_rkernels_without_code_are_given_up(monkeypatch):
     assert fusion.kernels and "nn_max_pool2d" in fusion.refused[0]
 
 
+@pytest.mark.nightly
 def test_winograd_has_no_expression_of_its_own_and_stays_outside(tmp_path):
     net = Net()
     x = relay.var("x", shape=(1, 8, 8, 16))
