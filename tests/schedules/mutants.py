@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import partial
 
 import numpy as np
 
@@ -19,29 +20,41 @@ def shape_of(load):
     return buffer.shape
 
 
+def at_each_of(func, name, kinds, change):
+    """Yield (name, function): one rule at each place that it applies to."""
+    dialect, count = dialect_here(), [0]
+
+    def seen(node):
+        count[0] += change(node) is not None
+
+    dialect.with_nodes(func.body, seen, kinds)
+    for wanted in range(count[0]):
+        number = [0]
+
+        def one(node, wanted=wanted, number=number):
+            changed = change(node)
+            if changed is None:
+                return None
+            number[0] += 1
+            return changed if number[0] == wanted + 1 else None
+
+        yield f"{name} {wanted}", func.with_body(dialect.with_nodes(func.body, one, kinds))
+
+
+def other_constants(func):
+    """Yield (name, function): each constant of a value is another. Such a kernel is not refuted, nor proven."""
+    dialect = dialect_here()
+
+    def another(node):
+        return dialect.tir.const(node.value + 1.5 if abs(node.value) < 1e30 else 9.0, "float32")
+
+    yield from at_each_of(func, "another constant", dialect.tir.FloatImm, another)
+
+
 def mutants(func):
     """Yield (name, function): each rule at each place that it applies to."""
     dialect = dialect_here()
-    tir = dialect.tir
-
-    def at_each(name, kinds, change):
-        count = [0]
-
-        def seen(node):
-            count[0] += change(node) is not None
-
-        dialect.with_nodes(func.body, seen, kinds)
-        for wanted in range(count[0]):
-            number = [0]
-
-            def one(node, wanted=wanted, number=number):
-                changed = change(node)
-                if changed is None:
-                    return None
-                number[0] += 1
-                return changed if number[0] == wanted + 1 else None
-
-            yield f"{name} {wanted}", func.with_body(dialect.with_nodes(func.body, one, kinds))
+    tir, at_each = dialect.tir, partial(at_each_of, func)
 
     def shifted(indices, by):
         return [*indices[:-1], indices[-1] + tir.const(by, "int32")]

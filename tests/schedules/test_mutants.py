@@ -17,7 +17,7 @@ from roller_tvm.te import te_operator  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from ..sampling import NIGHTLY  # noqa: E402
-from .mutants import answer, is_wrong, mutants  # noqa: E402
+from .mutants import answer, is_wrong, mutants, other_constants  # noqa: E402
 
 WORDS = ["matmul m=8 n=8 k=8", "conv2d_nchw n=1 c=2 h=6 w=6 f=4 kh=3 kw=3 padding=1", "softmax shape=4x10",
          "matmul m=6 n=7 k=5", "transpose shape=8x6 perm=1,0", "add shape=6x10",
@@ -86,6 +86,23 @@ def test_each_way_to_an_output_is_looked_at(rule):
     wrong = [(kind, m) for kind, m in mutants(func) if kind.startswith(rule) and is_wrong(m, right)]
     assert len(wrong) > 1
     assert [kind for kind, m in wrong if prove_lowered(m, reference).answer != "refuted"] == []
+
+
+@pytest.mark.parametrize("words", [
+    "max_pool2d_nchw n=1 c=2 h=5 w=5 k=3 stride=2 padding=1", "layer_norm shape=3x12", "softmax shape=4x10",
+    "conv2d_nchw n=1 c=2 h=4 w=4 f=2 kh=3 kw=3 padding=1",
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["avx2", "v100"])
+def test_a_kernel_with_another_constant_is_not_proven(words, name):
+    func, reference = lowered(words, name)
+    assert prove_lowered(func, reference).answer == "proven"
+    try:
+        right = answer(reference)
+        wrong = [(kind, m) for kind, m in other_constants(func) if is_wrong(m, right)]
+    except NotImplementedError:
+        pytest.skip("reductions over threads, which the run knows not")
+    assert wrong
+    assert [kind for kind, m in wrong if prove_lowered(m, reference).answer == "proven"] == []
 
 
 def test_copies_that_run_ahead_have_to_be_waited_for():

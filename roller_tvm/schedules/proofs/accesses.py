@@ -16,7 +16,7 @@ from .affine import Text
 from .digits import fused_from, part_of, split_index, summands
 from .kernel import THREAD, Access, Buffer, Dim, Kernel, Statement
 from .sets import library, plain_of
-from .ways import CHOICE, INDEX, Way, joined, step_of
+from .ways import CHOICE, IMMEDIATE, INDEX, Way, joined, step_of
 
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
@@ -48,6 +48,7 @@ class Accesses:
         self.loops = self.digits = 0
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
         self.said: list[str] = []  # rules of the last statement's accesses
+        self.numbers: set[tuple[str, Way]] = set()  # constants of the statement that is read
 
     # Functions and statements -----------------------------------------------------------------------------------------
 
@@ -142,6 +143,11 @@ class Accesses:
     def _loads(self, node: Any, rules: list[str], exact: bool, way: Way, found: list[Any]) -> None:
         """Collect the loads of an expression, each with the conditions under which it is read and its way upwards."""
         kind = kind_of(node)
+        if kind in IMMEDIATE:
+            self.numbers.add((repr(node.value), way))
+            return
+        if dtype_of_node(node).startswith("int") and not any(map(self._is_value, parts_of(node))):
+            return  # of places alone, which are computed in other ways
         if kind in ("Var", "SizeVar"):
             if hash(node) in self.values:
                 self._loads(self.values[hash(node)], rules, exact, way, found)
@@ -171,6 +177,10 @@ class Accesses:
         for number, part in enumerate(parts):
             self._loads(part, rules, exact, joined(way, step_of(node, number, len(parts))), found)
 
+    def _is_value(self, node: Any) -> bool:
+        """Return whether an expression may hold an element of a tensor."""
+        return is_load(node) or kind_of(node) in ("Call", "Let") or hash(node) in self.values
+
     def _statement(self, accesses: Sequence[Any], text: str, update: str = "", extra: Sequence[str] = ()) -> None:
         number, dims = len(self.kernel.statements), [p for p in self.place if isinstance(p, Dim)]
         space = f"S{number}[{', '.join(d.var for d in dims)}]"
@@ -187,8 +197,10 @@ class Accesses:
                 made = [replace(a, elements=a.elements.intersect_domain(one), homes=a.homes.intersect_domain(one))
                         for a in made]  # fmt: skip
         self.kernel.statements.append(
-            Statement(number, tuple(self.place), domain, tuple(made), text, update, exact=exact)
-        )
+            Statement(number, tuple(self.place), domain, tuple(made), text, update, exact=exact,
+                      numbers=frozenset(self.numbers))
+        )  # fmt: skip
+        self.numbers.clear()
 
     def _access(
         self, space: str, around: str, extra: Sequence[str], buffer: Any, indices: list[Any], write: bool,

@@ -111,6 +111,8 @@ class Statement:
     domain : isl.Set
     update : str
         What combines the value with the element that it replaces: 'Add', 'Max', 'other', ...; '' if nothing does.
+    numbers : frozenset of (str, tuple of str)
+        The constants in its value, each with its way.
     issued : bool
         Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
@@ -124,6 +126,7 @@ class Statement:
     barrier: bool = False
     exact: bool = True
     issued: bool = False
+    numbers: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
 
     @property
     def dims(self) -> tuple[Dim, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from .flow import Flow, is_own
 from .kernel import Access, Statement
 from .sets import by_digits, library, plain_of
-from .ways import AS_IT_IS, Ways, both_of, text_of
+from .ways import AS_IT_IS, Way, Ways, both_of, is_neutral, text_of
 
 #: Combinations that a value may enter twice.
 _IDEMPOTENT = ("Max", "Min")
@@ -63,6 +63,8 @@ class Origins:
         Output, the inputs of a sum's term, ways -> the same of the statements that sum.
     twice : list of str
         Sums that hold the same term twice.
+    numbers : set of (int, str, tuple of str)
+        Output, a constant that reaches it, its way.
     skipped : set of str
         Parts that could not be followed.
     """
@@ -72,6 +74,7 @@ class Origins:
     terms: dict[Key, list[Any]] = field(default_factory=dict)
     twice: list[str] = field(default_factory=list)
     skipped: set[str] = field(default_factory=set)
+    numbers: set[tuple[int, str, Way]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         kernel = self.flow.kernel
@@ -80,6 +83,7 @@ class Origins:
         self._made: dict[tuple[int, int], dict[int, Any]] = {}
         self._asked: set[tuple[int, int]] = set()
         for number, final in self.flow.finals.items():
+            self._numbers_of(number, final)
             for (s, ways), relation in self._reached(final).items():
                 self._inputs_of(number, kernel.statements[s], relation, ways)
                 self._terms_of(number, kernel.statements[s], relation, ways)
@@ -112,6 +116,31 @@ class Origins:
                 return found
         self.skipped.add("a chain of stages without an end")
         return found
+
+    def _numbers_of(self, output: int, final: Any) -> None:
+        """Note the constants that reach an output, from whichever iteration; a sum's start is one of its terms."""
+        statements, found = self.flow.kernel.statements, dict[int, Ways]()
+        sums = {s.write.buffer.number: (s.update,) for s in statements if s.update and s.write is not None}
+        frontier = {s: AS_IT_IS for s in _by_target(final)}
+        while frontier:
+            following: dict[int, Ways] = {}
+            for number, ways in frontier.items():
+                new, statement = ways - found.get(number, frozenset()), statements[number]
+                sets = () if statement.write is None else sums.get(statement.write.buffer.number, ())
+                found[number] = found.get(number, frozenset()) | new
+                if len(found[number]) > _WAYS:
+                    self.skipped.add(f"more than {_WAYS} ways to an output")
+                    return
+                for n, access in enumerate(statement.accesses):
+                    if new and (number, n) in self.flow.sources:
+                        for target in _by_target(self.flow.sources[number, n]):
+                            longer = both_of(new, frozenset({access.way}))
+                            following[target] = following.get(target, frozenset()) | longer
+                for constant, way in statement.numbers:
+                    for whole in both_of(both_of(new, frozenset({sets})), frozenset({way})):
+                        if not is_neutral(constant, whole):
+                            self.numbers.add((self.position[output], constant, whole))
+            frontier = following
 
     def _groups(self, statement: Statement) -> dict[int, Ways]:
         """Return the reads of a statement, the same element once, each with all its ways to the value."""

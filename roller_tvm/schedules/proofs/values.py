@@ -31,6 +31,8 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
     other = sorted(f"another way of computing: {key[-1]}" for key in set(own) ^ set(wanted))
     other += sorted(f"another sum: {key[-1]}" for key in set(scheduled.terms) ^ set(reference.terms))
     other += [f"{text} adds the same term twice" for text in reference.twice]
+    other += sorted(f"another constant: {number} by {' '.join(way) or 'a copy'}"
+                    for _, number, way in scheduled.numbers ^ reference.numbers)  # fmt: skip
     skipped = [*sorted(scheduled.skipped | reference.skipped), *other]
     if told and not (scheduled.skipped | reference.skipped):
         return Finding("values", REFUTED, told)

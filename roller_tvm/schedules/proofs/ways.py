@@ -15,6 +15,10 @@ AS_IT_IS: Ways = frozenset({()})
 CHOICE, INDEX = "choice", "index"
 #: Operations of which it is the same which part stands left. One in the other is one with more parts.
 _EITHER = ("Add", "Mul", "Max", "Min", "And", "Or")
+#: Largest number of float16, from which a constant is as good as infinite.
+LARGEST = 65504.0
+#: Constants.
+IMMEDIATE = ("FloatImm", "IntImm")
 #: These hand a value on.
 _SAME = ("Cast", "Broadcast", "Ramp", "Shuffle")
 
@@ -46,6 +50,27 @@ def joined(outer: Way, inner: Way) -> Way:
 def both_of(outer: Ways, inner: Ways) -> Ways:
     """Return each of the outer ways after each of the inner ones."""
     return frozenset(joined(one, other) for one in outer for other in inner)
+
+
+def is_neutral(number: str, way: Way) -> bool:
+    """Return whether a constant tells nothing about a value.
+
+    A schedule may set and pad with what changes nothing where its way begins. Whole numbers in conditions and indices
+    are places, which a schedule computes in other ways.
+
+    Examples
+    --------
+    >>> is_neutral("0.0", ("Add",)), is_neutral("0.0", ("Add", "Mul")), is_neutral("0.0", ("Max",))
+    (True, True, False)
+    """
+    value = float(number)
+    if INDEX in way or (CHOICE in way and number.lstrip("-").isdigit()):
+        return True
+    if way[-1:] == ("Add",) or way[-2:] == ("Add", "Mul"):
+        return value == 0
+    if way[-1:] == ("Mul",):
+        return value == 1
+    return way[-1:] in (("Max",), ("Min",)) and abs(value) >= LARGEST and (value < 0) == (way[-1] == "Max")
 
 
 def text_of(ways: Ways) -> str:
