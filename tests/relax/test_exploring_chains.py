@@ -1,5 +1,6 @@
 """Calls connected by their tiles, explored: other blocks, and one by one. The choice holds in another process."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -14,6 +15,10 @@ from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.explore.dispatch import Table  # noqa: E402
 from roller_tvm.relax import choices, connected  # noqa: E402
 from roller_tvm.relax.connected import APART  # noqa: E402
+from roller_tvm.relax.line import LINE  # noqa: E402
+from roller_tvm.relax.pipeline import prepare  # noqa: E402
+from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
+from roller_tvm.tuning.results import TunedTask  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from .networks import LLVM  # noqa: E402
@@ -62,6 +67,17 @@ def test_the_way_that_wins_is_built_elsewhere_too(tmp_path, monkeypatch, winner)
     assert len(kernels(fresh)) == (3 if label == APART else 1)
     np.testing.assert_allclose(fresh.run(inputs)[0], expected, rtol=1e-4, atol=1e-5)
     assert any(label in choice for choice in fresh.report().choices) and label in str(fresh.report())
+    # The choice goes before records of single functions.
+    with contextlib.closing(LINE.records(tmp_path / "records", tvm.target.Target(LLVM))) as records:
+        for task in extract_tasks(prepare(mod, LLVM, device=CPU)):
+            found = LINE.candidates(task, CPU, 1)
+            candidate, schedule = next(found.schedules())
+            told = TunedTask(task, "measured", found, [], candidate.ranked, 1e-6, 1e-6, checked=True)
+            records.write(told, schedule, 1, 1.0)
+    fresh = roller_tvm.compile(mod, LLVM, device=CPU, records=tmp_path / "records")
+    how = [plan.how for plan in fresh.report().plans]
+    assert how == (["record"] * 3 if label == APART else ["planned"])
+    np.testing.assert_allclose(fresh.run(inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_broken_file_of_choices_is_told(tmp_path, monkeypatch):
