@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from roller_check.fuzz.ways import PLAINLY, Ways
-from roller_tvm.tuning.model_report import HOW, KernelPlan
+from roller_tvm.tuning.model_report import KernelPlan
 from roller_tvm.tuning.supervise import main
 
 #: Parts of kernels' names that tell what was made of them.
@@ -67,10 +67,12 @@ def used(plans: Sequence[KernelPlan]) -> list[str]:
     --------
     >>> used([KernelPlan("rnn_1", "planned", "2 blocks of 16 units"), KernelPlan("sort", "tvm")])
     ['rnn', 'tvm']
+    >>> used([KernelPlan("dense", "planned", "cpu.direct l2(i=4) + cpu.tiled register(i=4 j=16)")])
+    ['cpu.direct', 'cpu.tiled']
     """
-    found = {plan.plan.split()[0] if plan.plan else plan.how for plan in plans}
+    found = {word for plan in plans for word in (plan.plan or plan.how).split()}
     marks = {mark for mark in MARKS for plan in plans if mark in plan.kernel}
-    return sorted({name for name in found if name in HOW or "." in name} | marks)
+    return sorted({name for name in found if name == "tvm" or name.startswith("cpu.")} | marks)
 
 
 def truth(model: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
