@@ -26,8 +26,8 @@ SEEDS = (10047, 10049, 10050, 10052)
 def test_a_few_models_are_right(seed):
     model, inputs = random_model(seed)
     data = model.SerializeToString()
-    answers, moved = truth(data, inputs)
-    got, *_ = run(data, inputs, "roller", Ways.of_seed(seed))
+    feeds, answers, moved = truth(data, inputs)
+    got, *_ = run(data, feeds, "roller", Ways.of_seed(seed))
     assert not differs(got, answers, moved)
 
 

@@ -53,13 +53,13 @@ def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways 
     known = worker.call("truth", (data, inputs), LIMIT_S)
     if not known.ok:
         return Verdict("no truth", f"onnxruntime: {known.text}")
-    answers, moved = known.value
-    ours = worker.call("run", (data, inputs, "roller", ways), LIMIT_S)
+    feeds, answers, moved = known.value
+    ours = worker.call("run", (data, feeds, "roller", ways), LIMIT_S)
     wrong = differs(ours.value[0], answers, moved) if ours.ok else ""
     ours_s, made = (ours.value[1], tuple(ours.value[2])) if ours.ok else (0.0, ())
     if ours.ok and not wrong and ours_s <= 1:
         return Verdict("right", "", 0.0, ours_s, made)
-    plain = worker.call("run", (data, inputs, "tvm"), LIMIT_S)
+    plain = worker.call("run", (data, feeds, "tvm"), LIMIT_S)
     plain_s = plain.value[1] if plain.ok else 0.0
     told = differs(plain.value[0], answers, moved) if plain.ok else plain.text
     if not ours.ok and ours.kind in ("crash", "run timeout") and (plain.ok or plain.kind != ours.kind):
@@ -83,7 +83,7 @@ def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: 
     reply = worker.call("cuda", (model.SerializeToString(),), LIMIT_S)
     if not reply.ok:
         # Whatever plain TVM cannot import is no model; the rest is ours.
-        plain = worker.call("run", (model.SerializeToString(), inputs, "tvm"), LIMIT_S)
+        plain = worker.call("run", (model.SerializeToString(), [inputs], "tvm"), LIMIT_S)
         outcome = "crash" if reply.kind in ("crash", "build timeout") else "error"
         return Verdict(outcome if plain.ok else "no truth", reply.text)
     wrong, told, seconds = reply.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ MARKS = ("connected", "lstm", "gru", "rnn")
 #: Inputs shifted by this share show where an answer jumps (a comparison, a rounding, an integer cast).
 SHIFT = 1e-5
 SHIFTED = 6
+#: Open extents that a model is run with, beside the one drawn.
+OPEN_SIZES = (1, 3, 16, 33)
 
 
 def hello() -> None:
@@ -29,7 +31,7 @@ def hello() -> None:
     x = {"x": np.ones((4, 8), "float32")}
     model = as_model([helper.make_node("Exp", ["x"], ["y"])], x, {}, ["y"]).SerializeToString()
     for schedules in ("tvm", "roller"):
-        run(model, x, schedules)
+        run(model, [x], schedules)
 
 
 def draw(seed: int, opens: bool) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -41,9 +43,9 @@ def draw(seed: int, opens: bool) -> tuple[bytes, dict[str, np.ndarray]]:
 
 
 def run(
-    model: bytes, inputs: dict[str, np.ndarray], schedules: str, ways: Ways = PLAINLY
+    model: bytes, feeds: list[dict[str, np.ndarray]], schedules: str, ways: Ways = PLAINLY
 ) -> tuple[list[np.ndarray], float, list[str]]:
-    """Return the answers of a model that is built anew, of its second run, the build's seconds, how kernels are made.
+    """Return a model's answers to each of these inputs, the second time, the build's seconds, how kernels are made.
 
     The processor's seconds include compilers that were started; other work on the machine does not count.
     """
@@ -56,8 +58,8 @@ def run(
         start = sum(os.times()[:4])
         built = roller_tvm.compile(onnx.load_model_from_string(model), schedules=schedules)
         seconds = sum(os.times()[:4]) - start
-    built.run(inputs)
-    return [np.array(a) for a in built.run(inputs)], seconds, used(built.report().plans)
+    answers = [np.array(a) for inputs in feeds for _, a in zip(built.run(inputs), built.run(inputs), strict=True)]
+    return answers, seconds, used(built.report().plans)
 
 
 def used(plans: Sequence[KernelPlan]) -> list[str]:
@@ -75,21 +77,44 @@ def used(plans: Sequence[KernelPlan]) -> list[str]:
     return sorted({name for name in found if name == "tvm" or name.startswith("cpu.")} | marks)
 
 
-def truth(model: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return onnxruntime's answers, and how far each element moves if the inputs move a little."""
+def truth(
+    model: bytes, inputs: dict[str, np.ndarray]
+) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray], list[np.ndarray]]:
+    """Return inputs of all sizes, onnxruntime's answers, and how far each element moves if the inputs move a little."""
     import onnx
 
     from roller_check.fuzz.generate import run_onnx
 
+    own, feeds = onnx.load_model_from_string(model), list[dict[str, np.ndarray]]()
+    answers, moved = list[np.ndarray](), list[np.ndarray]()
     with np.errstate(all="ignore"):
-        own = onnx.load_model_from_string(model)
-        answers, rng = run_onnx(own, inputs), np.random.default_rng(0)
-        moved = [np.zeros(a.shape) for a in answers]
-        for _ in range(SHIFTED):
-            near = {name: _shifted(value, rng) for name, value in inputs.items()}
-            for place, (new, old) in enumerate(zip(run_onnx(own, near), answers, strict=True)):
-                moved[place] = np.fmax(moved[place], np.abs(_numbers(new) - _numbers(old)))
-    return answers, moved
+        for feed in of_sizes(own, inputs):
+            try:
+                own_answers, rng = run_onnx(own, feed), np.random.default_rng(0)
+            except Exception:  # of other sizes it is no model
+                if feed is inputs:
+                    raise
+                continue
+            own_moved = [np.zeros(a.shape) for a in own_answers]
+            for _ in range(SHIFTED):
+                near = {name: _shifted(value, rng) for name, value in feed.items()}
+                for place, (new, old) in enumerate(zip(run_onnx(own, near), own_answers, strict=True)):
+                    own_moved[place] = np.fmax(own_moved[place], np.abs(_numbers(new) - _numbers(old)))
+            feeds, answers, moved = [*feeds, feed], [*answers, *own_answers], [*moved, *own_moved]
+    return feeds, answers, moved
+
+
+def of_sizes(model: Any, inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield inputs; of a model with an open extent, those of other sizes too."""
+    yield inputs
+    open_ = {
+        (v.name, axis) for v in model.graph.input for axis, e in enumerate(v.type.tensor_type.shape.dim) if e.dim_param
+    }
+    for size in OPEN_SIZES if open_ else ():
+        yield {
+            name: np.resize(value, [size if (name, axis) in open_ else e for axis, e in enumerate(value.shape)])
+            for name, value in inputs.items()
+        }
 
 
 def _shifted(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
