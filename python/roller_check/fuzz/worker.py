@@ -72,7 +72,7 @@ def used(plans: Sequence[KernelPlan]) -> list[str]:
     >>> used([KernelPlan("dense", "planned", "cpu.direct l2(i=4) + cpu.tiled register(i=4 j=16)")])
     ['cpu.direct', 'cpu.tiled']
     """
-    found = {word for plan in plans for word in (plan.plan or plan.how).split()}
+    found = {word for plan in plans for word in (plan.plan or plan.how).replace(",", " ").split()}
     marks = {mark for mark in MARKS for plan in plans if mark in plan.kernel}
     return sorted({name for name in found if name == "tvm" or name.startswith("cpu.")} | marks)
 
