@@ -28,6 +28,8 @@ MOVING = (
 LARGEST = 60_000
 #: Numbers of nodes: most faults show in one or two, which build in a fraction of a second.
 SIZES = (*[1] * 16, *[2] * 10, *[3] * 6, 4, 4, 4, 5, 6, 8, 12, 20)
+#: Share of inputs with a number that is none or has no end.
+ODD = 0.04
 #: Share of models with an open extent, where those are asked for; of models that give some inner results too.
 OPEN, MORE_OUTPUTS = 0.15, 0.15
 
@@ -51,7 +53,9 @@ class Draft:
     def new(self, shape: Any, dtype: str, constant: bool = False) -> str:
         """Return the name of a new input or constant."""
         name = f"{'c' if constant else 'x'}{len(self.inputs) + len(self.constants)}"
-        (self.constants if constant else self.inputs)[name] = self.array(shape, dtype)
+        (self.constants if constant else self.inputs)[name] = value = self.array(shape, dtype)
+        if not constant and "float" in dtype and value.size and self.rng.random() < ODD:
+            value[tuple(int(self.rng.integers(e)) for e in value.shape)] = self.pick(np.inf, -np.inf, np.nan, -0.0)
         return name
 
     def given(self, data: Any) -> str:
