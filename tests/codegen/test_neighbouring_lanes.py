@@ -54,3 +54,9 @@ def test_lanes_that_are_no_neighbours_stay():
     kernel, found, (x, y) = built((4, 6, 13, 16), 64, lambda a, b, c, d: (a, b, 12 - c, d))
     assert set(found) - {"Ramp"}
     np.testing.assert_array_equal(ran(kernel, [x, y]), x + y[:, :, ::-1])
+
+
+def test_places_of_no_variable():
+    """One vector is all of the kernel: its places are numbers, here of a minimum."""
+    kernel, _, (x, y) = built((4, 12), 48, lambda a, b: (a, tvm.tirx.min(b + 1, 11)))
+    np.testing.assert_array_equal(ran(kernel, [x, y]), x + y[:, np.minimum(np.arange(12) + 1, 11)])

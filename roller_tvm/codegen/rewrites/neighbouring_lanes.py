@@ -74,15 +74,15 @@ def _ramp(index: Any, names: Mapping[int, Any], tir: Any) -> Any | None:
     variables = {hash(v): v for v in _variables(index, names)}
     try:
         steps = {own: _step(index, own, names) for own in variables}
+        lanes = int(dtype_of_node(index).partition("x")[2])
+        if any(s.growth % s.period for s in steps.values()) or prod(s.period for s in steps.values()) * lanes > PLACES:
+            return None
+        grid = np.meshgrid(*(np.arange(s.period) for s in steps.values()), indexing="ij")
+        at = {own: axis.reshape(-1, 1) for own, axis in zip(steps, grid, strict=True)}
+        places = np.asarray(_places(index, at, names))
     except _Unknown:
         return None
-    lanes = int(dtype_of_node(index).partition("x")[2])
-    if any(s.growth % s.period for s in steps.values()) or prod(s.period for s in steps.values()) * lanes > PLACES:
-        return None
-    grid = np.meshgrid(*(np.arange(s.period) for s in steps.values()), indexing="ij")
-    at = {own: axis.reshape(-1, 1) for own, axis in zip(steps, grid, strict=True)}
     factors = {own: s.growth // s.period for own, s in steps.items()}
-    places = np.asarray(_places(index, at, names))
     first = int(places.flat[0])
     wanted = first + np.arange(lanes) + sum((factors[own] * at[own] for own in at), np.zeros((1, 1), int))
     if places.shape != wanted.shape or not np.array_equal(places, wanted):
@@ -150,8 +150,10 @@ def _places(node: Any, at: Mapping[int, Any], names: Mapping[int, Any]) -> Any:
         return np.full((1, 1), int(node.value))
     if kind in ("Broadcast", "Cast"):
         return _places(node.value, at, names)
-    if kind == "Ramp":
+    if kind == "Ramp" and (stride := number_of(node.stride)) is not None:
         lanes = int(dtype_of_node(node).partition("x")[2])
-        return _places(node.base, at, names) + (number_of(node.stride) or 0) * np.arange(lanes)
+        return _places(node.base, at, names) + stride * np.arange(lanes)
+    if kind not in _COMPUTED:
+        raise _Unknown
     a, b = _places(node.a, at, names), _places(node.b, at, names)
     return _COMPUTED[kind](a, b)
