@@ -16,7 +16,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls, checks, selects, negations, stores
+    loops, loads, calls, checks, selects, negations, stores, remainders
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -31,6 +31,7 @@ class Dialect:
     selects: Any
     negations: Any
     stores: Any
+    remainders: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
@@ -98,6 +99,7 @@ class Tvm017(Dialect):
     truth, checks_first_trip, loses_nan = "uint1", False, True
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
     selects, negations, stores = ["tir.Select"], ["tir.Not"], ["tir.BufferStore"]
+    remainders = ["tir.Mod"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -141,7 +143,7 @@ class Tvm027(Dialect):
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
         self.checks, self.selects, self.negations = tirx.IfThenElse, tirx.Select, tirx.Not
-        self.stores = tirx.BufferStore
+        self.stores, self.remainders = tirx.BufferStore, tirx.Mod
 
     def analyzer(self) -> Any:
         import tvm

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from .dialect import Tvm027, dialect_here
+from .rewrites.half_remainders import with_half_remainders
 from .rewrites.vector_conditions import with_vector_conditions
 
 #: Pipeline that ``tvm.compile`` asks for by default (TVM 0.27), and the code generator (TVM 0.17).
@@ -14,7 +15,7 @@ PIPELINE, GENERATE = "s_tir", "target.build.cuda"
 
 @cache
 def mend_cuda() -> None:
-    """Have every kernel for CUDA that this process builds pass through ``rewrites.vector_conditions``."""
+    """Have every kernel for CUDA that this process builds pass through these rewrites."""
     if isinstance(dialect_here(), Tvm027):
         extend_pipeline(before_device=_pass())
     else:
@@ -60,4 +61,6 @@ def _mended(mod: Any) -> Any:
 
 def _for_cuda(func: Any) -> Any:
     target = func.attrs.get("target") if func.attrs else None
-    return with_vector_conditions(func, dialect_here()) if target and target.kind.name == "cuda" else func
+    if not target or target.kind.name != "cuda":
+        return func
+    return with_half_remainders(with_vector_conditions(func, dialect_here()), dialect_here())

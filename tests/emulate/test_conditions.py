@@ -39,3 +39,10 @@ def test_vectors_of_truths_are_bytes():
     operator = Operator([x, te.compute(SHAPE, lambda i, j: x[i, j] > tir.const(0, "float32"), name="out")])
     plan = next(p for p in operator.plans("a100", 10) if p.programs[0].choice("vector", 1) > 1)
     operator.check(operator.emulated(plan), plan)
+
+
+def test_remainders_of_float16():
+    x, y = (te.placeholder(SHAPE, "float16", name=name) for name in "xy")
+    operator = Operator([x, y, te.compute(SHAPE, lambda i, j: tir.truncmod(x[i, j], y[i, j]), name="out")])
+    plan = operator.plans("a100", 1)[0]
+    operator.check(operator.emulated(plan), plan)
