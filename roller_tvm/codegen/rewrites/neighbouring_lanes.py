@@ -43,14 +43,15 @@ class _Step:
 
 def with_neighbouring_lanes(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc that reads and writes vectors of neighbours as such."""
-    tir, known, names = dialect.tir, dict[int, Any](), dict[int, Any]()
+    tir, names = dialect.tir, dict[int, Any]()
+    known: dict[int, tuple[Any, Any]] = {}  # index -> itself, which keeps its address, and its ramp
 
     def ramp(index: Any) -> Any | None:
         if not known:  # most functions have no such index
             names.update(names_of(func.body))
         if hash(index) not in known:
-            known[hash(index)] = _ramp(index, names, tir)
-        return known[hash(index)]
+            known[hash(index)] = index, _ramp(index, names, tir)
+        return known[hash(index)][1]
 
     def loaded(node: Any) -> Any | None:
         buffer, indices = access_of(node)
