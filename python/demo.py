@@ -12,12 +12,12 @@ processes of their own. A slow machine tunes fewer operators instead of taking l
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table  # noqa: E402
 
 import roller_tvm  # noqa: E402
-from roller_bench.running import TOLERANCE, keep_inputs, relative_error  # noqa: E402
-from roller_bench.variants import (
-    latencies,  # noqa: E402
-    onnxruntime_variant,  # noqa: E402
-)
+from roller_bench.latency import medians_in_turns  # noqa: E402
+from roller_bench.peers_graph import open_onnxruntime  # noqa: E402
+from roller_bench.running import TOLERANCE, Runnable, keep_inputs, relative_error  # noqa: E402
 from roller_bench.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
 from roller_tvm.svg import COLOURS, Drawing  # noqa: E402
@@ -135,8 +133,7 @@ def run(name: str, folder: Path, clock: Clock, models_left: int) -> Row:
     with bars.phase("plan and build"):
         model = roller_tvm.compile(prepared.path, shapes=prepared.shapes, progress=bars.step)
     build_s = time.perf_counter() - begun
-    reference = onnxruntime_variant(prepared, model.threads)
-    expected = reference.run()
+    expected = open_onnxruntime(prepared.path, prepared.inputs, model.threads or 1).outputs()
     error = checked(model, prepared, expected)
     planned = model.save(folder / f"{prepared.path.stem}.planned.so")
     seconds, tune_s, told = clock.for_tuning(build_s, models_left), 0.0, "no time left to tune"
@@ -153,11 +150,16 @@ def run(name: str, folder: Path, clock: Clock, models_left: int) -> Row:
     inputs = folder / f"{prepared.path.stem}.inputs.npz"
     keep_inputs(prepared.inputs, inputs)
     with bars.phase("run in turns"):
-        times = latencies(prepared.path, libraries, inputs, model.threads, TIMING_S)
-    names = [reference.name, "Roller, as planned", "Roller, tuned"]
+        openers = {f"onnxruntime {version('onnxruntime')}": ("peers_graph:open_onnxruntime", prepared.path)}
+        openers |= {name: ("running:open_built", library) for name, library in zip(
+            ("Roller, as planned", "Roller, tuned"), libraries, strict=False)}  # fmt: skip
+        times, _ = medians_in_turns({
+            name: Runnable(f"roller_bench.{opener}", str(file), str(inputs), model.threads or 1)
+            for name, (opener, file) in openers.items()
+        }, TIMING_S)  # fmt: skip
     model.profile(prepared.inputs)
     console.print(f"[dim]{kernels(model)}[/dim]\n", highlight=False, soft_wrap=True)
-    return Row(prepared, build_s, tune_s, told, dict(zip(names, map(statistics.median, times), strict=False)), error)
+    return Row(prepared, build_s, tune_s, told, times, error)
 
 
 def checked(model: roller_tvm.Model, prepared: Prepared, expected: Sequence[object]) -> float:

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
     told = "try again the cases that crashed, failed or ran out of time"
     parser.add_argument("--retry", action="store_true", help=told)
-    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
+    told = "tune and time only when nothing else runs here; wait so long at most, and note it"
     parser.add_argument("--quiet", type=float, default=0.0, metavar="SECONDS", help=told)
     told = "go on in a folder that holds figures of another machine: each case on one machine, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)

@@ -27,8 +27,6 @@ COLUMNS = (
 CLAIM = 1.5
 #: Share of the CPUs in use by other work, just before tuning or timing, above which a note is made.
 BUSY = 0.1
-#: Share of the CPU's fastest pace below which a note is made.
-SLOW = 0.8
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,6 @@ class Cell:
         Seconds since tuning began, and seconds of the best kernel so far, scaled to this comparison's timing.
     busy : float
         Share of the CPUs used by other work just before tuning.
-    pace : float
-        Pace of the CPU before and after tuning, as a fraction of its fastest.
     environment : dict
         Environment of the tuning: machine, commit and other facts.
     """
@@ -74,7 +70,6 @@ class Cell:
     build_s: float = math.nan
     error: float = math.nan
     busy: float = math.nan
-    pace: float = math.nan
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -92,8 +87,6 @@ class Row:
         Environment of the timing, or of the last tuning if nothing was timed.
     busy : float
         Share of the CPUs used by other work just before timing.
-    pace : float
-        Pace of the CPU before and after timing, as a fraction of its fastest.
     """
 
     case: Case
@@ -102,7 +95,6 @@ class Row:
     cells: tuple[Cell, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)
     busy: float = math.nan
-    pace: float = math.nan
 
     def cell(self, label: str) -> Cell | None:
         """Return the result of a tuner, or None."""
@@ -230,10 +222,6 @@ class Report:
                  for row in self.rows if row.busy > BUSY]  # fmt: skip
         told += [f"{row.case.id}: {cell.tuner.label} began to tune while other work used {cell.busy:.0%} of the CPUs"
                  for row in self.rows for cell in row.cells if cell.busy > BUSY]  # fmt: skip
-        told += [f"{row.case.id}: timed while the CPU {_ran(row.pace)} (--again times)"
-                 for row in self.rows if row.pace < SLOW]  # fmt: skip
-        told += [f"{row.case.id}: {cell.tuner.label} tuned while the CPU {_ran(cell.pace)}"
-                 for row in self.rows for cell in row.cells if cell.pace < SLOW]  # fmt: skip
         return told + self.trials() + self.commits() + self.lies()
 
     def trials(self) -> list[str]:
@@ -271,10 +259,6 @@ class Report:
         ]  # fmt: skip
 
 
-def _ran(pace: float) -> str:
-    return f"ran at {pace:.0%} of its pace" if pace > 0 else "was never undisturbed"
-
-
 def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner], environment: str) -> Report:
     """Return the report of the results of these cases and tuners.
 
@@ -293,8 +277,8 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
                 cells.append(_cell(tuner, tuned, timed, own, results.environments.get(tuned.environment, {})))
         of = [t.environment for t in results.tuned_of(case.digest)] + ([timed.environment] if timed else [])
         where = results.environments.get(of[-1] if of else "", here)
-        busy, pace = (math.nan, math.nan) if timed is None else (timed.busy, timed.pace)
-        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells), where, busy, pace))
+        busy = math.nan if timed is None else timed.busy
+        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells), where, busy))
     return Report(base.label, tuple(tuners), tuple(rows), here)
 
 
@@ -306,7 +290,7 @@ def _cell(
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
                             "build_s": tuned.build_s, "error": tuned.error,
-                            "busy": tuned.busy, "pace": tuned.pace, "environment": environment}  # fmt: skip
+                            "busy": tuned.busy, "environment": environment}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
     seconds = median(rounds)

@@ -8,10 +8,9 @@ from typing import Any
 
 from roller_bench.files import CurveFile
 from roller_bench.peers_relax import ROUND, SEED, resumed
+from roller_bench.running import by_roller, read_inputs
 from roller_bench.running import open_built as open_model
-from roller_bench.running import read_inputs
 from roller_bench.task import made
-from roller_bench.variants import by_roller
 from roller_tvm.errors import MeasureError, UnsupportedOperator
 from roller_tvm.tvm_env import import_relax_tvm
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from roller_bench.files import CurveFile, mend_lines
 from roller_bench.peers_relay import ROUND, watch
-from roller_bench.running import keep_inputs, read_inputs
+from roller_bench.running import by_roller, keep_inputs, read_inputs
 from roller_bench.running import open_built as open_model
-from roller_bench.variants import by_roller
 from roller_bench.zoo import SEED, TESTING, TESTING_NETWORKS
 from roller_tvm.errors import MeasureError
 from roller_tvm.relay.dataflow import as_graph

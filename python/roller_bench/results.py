@@ -56,8 +56,6 @@ class Tuned:
         Largest error of a whole model's outputs, relative to the reference's largest magnitude.
     busy : float
         Share of the CPUs used by other work just before tuning; nan unless a quiet machine was asked for.
-    pace : float
-        Pace of the CPU before and after tuning (see ``pace``); nan unless a quiet machine was asked for.
     """
 
     case: str
@@ -76,7 +74,6 @@ class Tuned:
     build_s: float = math.nan
     error: float = math.nan
     busy: float = math.nan
-    pace: float = math.nan
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -101,8 +98,6 @@ class Timed:
         Typical seconds of a run, for each kernel and round.
     busy : float
         Share of the CPUs used by other work just before timing.
-    pace : float
-        Pace of the CPU before and after timing, as a fraction of its fastest.
     """
 
     case: str
@@ -110,7 +105,6 @@ class Timed:
     rounds: tuple[tuple[float, ...], ...]
     environment: str = ""
     busy: float = math.nan
-    pace: float = math.nan
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernels", tuple((str(a), str(b)) for a, b in self.kernels))

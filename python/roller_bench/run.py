@@ -14,8 +14,8 @@ from typing import Any
 from roller_bench.cases import Case
 from roller_bench.jobs import Done, run_job
 from roller_bench.learned import machine_of
-from roller_bench.machine import environment, others, same
-from roller_bench.quiet import Pace, wait
+from roller_bench.machine import environment, others
+from roller_bench.quiet import wait
 from roller_bench.results import NOT_AGAIN, Forgotten, Prepared, Results, Timed, Tuned
 from roller_bench.task import readable
 from roller_bench.tuners import Tuner
@@ -62,8 +62,7 @@ class Request:
     latency_s : float
         Seconds of timing whole models, for each set of processes.
     quiet_s : float
-        Longest wait in seconds, before tuning and timing, for a machine on which nothing else runs; before timing,
-        also for the CPU to run at its pace.
+        Longest wait in seconds, before tuning and timing, for a machine on which nothing else runs.
     mixed : bool
         True to allow cases from different machines, each case from one.
     """
@@ -107,7 +106,6 @@ class Comparison:
         except OSError as error:
             raise BadInput(f"cannot create this folder: {error.strerror}", str(folder), "give another") from error
         self._lock: Any = None
-        self._pace: Pace | None = None
         self._take_lock()
         try:
             self.results = Results(folder / "results.jsonl")
@@ -132,9 +130,6 @@ class Comparison:
 
     def close(self) -> None:
         """Release the folder for other processes."""
-        if self._pace is not None:
-            self._pace.close()
-            self._pace = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -287,10 +282,10 @@ class Comparison:
         if case.whole:
             arguments["edge"] = r.edge
         module = WHOLE_MODELS if case.whole else r.edge
-        busy, before = wait(r.quiet_s, self.pace, least=0.0) if r.quiet_s > 0 else (math.nan, math.nan)
+        busy = wait(r.quiet_s) if r.quiet_s > 0 else math.nan
         done = run_job(module, "tune", arguments, r.limit(tuner, case.whole), r.threads, log)
         of: dict[str, Any] = {"case": case.digest, "tuner": tuner.label, "environment": self.environment,
-                              "busy": busy, "pace": (before + self.pace()) / 2}  # fmt: skip
+                              "busy": busy}  # fmt: skip
         if done.status != "ok":
             return Tuned(status=done.status, reason=done.reason, **of)
         try:
@@ -311,24 +306,13 @@ class Comparison:
                 self.results.add(replace(tuned, kernel=working[label].kernel) if known else tuned)
         if not kernels or known:
             return  # a kernel that cannot be had again: what all took together stays known
-        busy, before = wait(self.request.quiet_s, self.pace)
+        busy = wait(self.request.quiet_s)
         done = self._time(case, kernels)
         if done.status != "ok":  # one of them does not run alone: find out which
             kernels = tuple(k for k in kernels if self._runs_alone(case, *k))
             done = self._time(case, kernels)
         if done.status == "ok" and kernels:
-            pace = (before + self.pace()) / 2
-            self.results.add(Timed(case.digest, kernels, done.value, self.environment, busy, pace))
-
-    def pace(self) -> float:
-        """Return the CPU's current pace (see ``pace``); nan unless a quiet machine was asked for."""
-        if not self.request.quiet_s > 0:
-            return math.nan
-        if self._pace is None:
-            here = self.results.environments.get(self.environment, {})
-            seen = (e for e in self.results.environments.values() if same(e, here))
-            self._pace = Pace(self.request.device, max((float(e.get("gflops") or 0) for e in seen), default=0.0))
-        return self._pace()
+            self.results.add(Timed(case.digest, kernels, done.value, self.environment, busy))
 
     # -- parts --------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,6 +16,11 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.errors import MeasureError
+from roller_tvm.models.line import Request, model_line
+from roller_tvm.session import Session
+from roller_tvm.tvm_env import set_threads
+from roller_tvm.tvm_env.locate import usable_line
+from roller_tvm.tvm_env.pin import pin_calling_thread
 
 #: Largest error allowed, relative to the largest magnitude of the reference's output.
 TOLERANCE = 1e-3
@@ -78,11 +85,6 @@ class Running:
 
 def open_built(file: Path, inputs: Arrays, threads: int) -> Running:
     """Open a model built for the TVM that is here; its inputs are set once, and the calling thread is pinned."""
-    from roller_tvm.models.line import model_line
-    from roller_tvm.tvm_env import set_threads
-    from roller_tvm.tvm_env.locate import usable_line
-    from roller_tvm.tvm_env.pin import pin_calling_thread
-
     set_threads(threads)
     model: Any = model_line(usable_line("running a built model")).open(file)
     if hasattr(model, "module"):  # the graph executor of the Relay line
@@ -187,3 +189,26 @@ def found(runnable: Runnable, path: Path, folder: Path, reference: Path, **told:
         "status": "wrong answer" if wrong else "ok", "reason": wrong or reason, "error": error,
         "kernel": path.relative_to(folder).as_posix(), **told,
     }  # fmt: skip
+
+
+def by_roller(title: str, model: Any, output: Path, trials: int, target: str, work: Path) -> dict[str, Any]:
+    """Build an imported model with the plans that measuring chose, with the first ones if `trials` is 1.
+
+    Return the fields of ``results.Tuned``.
+    """
+    line = model_line(usable_line("building a model"))
+    session = Session(line, Request(target)).take(title, model)
+    found: dict[str, Any] = {"seconds": 0.0, "schedule": "planned while it is built"}
+    if trials > 1:
+        records = work / f"records.{trials}.{line.place}"
+        shutil.rmtree(records, ignore_errors=True) if records.is_dir() else records.unlink(missing_ok=True)
+        begun = time.perf_counter()
+        result = session.tune(trials, records)
+        spent = time.perf_counter() - begun
+        tasks = [t for t in result.tasks if t.task.weight]
+        lost = sum(t.status == "fallback" for t in tasks)
+        found = {"seconds": spent, "trials": sum(bool(o.repeats) for t in tasks for o in t.outcomes),
+                 "schedule": f"{len(tasks)} operators",
+                 "reason": f"TVM's own kernel for {lost} of {len(tasks)} operators" if lost else ""}  # fmt: skip
+    begun = time.perf_counter()
+    return {**found, "file": str(session.save(output)), "build_s": time.perf_counter() - begun}

@@ -93,6 +93,14 @@ def find_model(name: str, folder: Path, shapes: Mapping[str, Sequence[int]] | No
     return light(name, folder)
 
 
+def onnx_model(name: str, folder: Path) -> Prepared:
+    """Return a model that onnxruntime runs too."""
+    model = find_model(name, folder)
+    if model.path.suffix != ".onnx":
+        raise BadInput("is no ONNX model", name, "see 'roller-tvm compare --list', or give a file")
+    return model
+
+
 def known_models() -> dict[str, tuple[str, ...]]:
     """Return all names that `find_model` accepts here, by origin."""
     def light_names() -> tuple[str, ...]:
@@ -296,9 +304,3 @@ def normalised(picture: Any, part: Part = PARTS["detection"]) -> np.ndarray:
     pixels = np.asarray(picture, np.float32)[:, :, ::-1] / 255.0
     pixels = (pixels - np.array(part.mean, np.float32)) / np.array(part.deviation, np.float32)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
-
-
-def text_lines(probability: np.ndarray, threshold: float = 0.3) -> int:
-    """Return the number of text lines in a map of probabilities: bands of rows above the threshold."""
-    rows = (probability.reshape(probability.shape[-2:]) > threshold).any(axis=1)
-    return int(np.count_nonzero(np.diff(rows.astype(np.int8), prepend=0) == 1))

@@ -184,14 +184,6 @@ def test_searches_that_ended_by_themselves_are_told(report):
     assert replace(report, rows=(after(first, 60, status="failed"), second, third)).trials() == []
 
 
-def test_a_cpu_that_was_never_undisturbed_has_no_pace(report):
-    first, *others = report.rows
-    ours = replace(first.cells[0], pace=0.0)
-    told = replace(report, rows=(replace(first, pace=0.0, cells=(ours, *first.cells[1:])), *others)).notes()
-    assert told[:2] == ["first: timed while the CPU was never undisturbed (--again times)",
-                    f"first: {ours.tuner.label} tuned while the CPU was never undisturbed"]  # fmt: skip
-
-
 def test_tuners_of_which_the_same_is_to_be_said_share_a_line(report):
     def built(cell, reason):
         return replace(cell, reason=reason)

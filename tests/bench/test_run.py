@@ -350,7 +350,6 @@ def test_a_machine_that_is_busy_is_waited_for_and_told(tmp_path, monkeypatch):
         return looks[-1]
 
     monkeypatch.setattr("roller_bench.quiet.busy", busy)
-    monkeypatch.setattr("roller_bench.run.Pace", lambda *_: Paces())
     case = Case("good", "matmul", "m=8 n=8 k=8")
     with Comparison(request(tmp_path, quiet_s=1.0)) as comparison:
         comparison.open()
@@ -365,41 +364,6 @@ def test_a_machine_that_is_busy_is_waited_for_and_told(tmp_path, monkeypatch):
         comparison.run([case])
         report = make_report(comparison.results, [case], TUNERS, comparison.environment)
     assert report.notes()[1:] == ["good: ansor:64 began to tune while other work used 30% of the CPUs"]
-
-
-class Paces:
-    """A CPU that runs at these paces, then at its fastest."""
-
-    def __init__(self, *shares):
-        self.shares = list(shares)
-
-    def __call__(self):
-        return self.shares.pop(0) if self.shares else 1.0
-
-    def close(self):
-        pass
-
-
-def test_a_cpu_that_is_slow_is_waited_for_before_timing_and_told(tmp_path, monkeypatch):
-    # Before and after each of three tuners; before timing until it is fast; after that.
-    paces = Paces(1.0, 1.0, 0.5, 0.7, 0.9, 1.0, 0.5, 0.6, 0.95, 0.85)
-    monkeypatch.setattr("roller_bench.quiet.busy", lambda look_s: 0.0)
-    monkeypatch.setattr("roller_bench.run.Pace", lambda *_: paces)
-    case = Case("good", "matmul", "m=8 n=8 k=8")
-    with Comparison(request(tmp_path, quiet_s=30.0)) as comparison:
-        comparison.open()
-        comparison.prepare([case])
-        comparison.run([case])
-        assert not paces.shares and comparison.results.timed[case.digest].pace == pytest.approx(0.9)
-        paces.shares = [0.5] * 100_000
-        comparison.request = request(tmp_path, quiet_s=0.05)
-        comparison.forget("times", [case])
-        comparison.run([case])
-        report = make_report(Results(tmp_path / "results.jsonl"), [case], TUNERS, comparison.environment)
-    assert report.notes() == [
-        "good: timed while the CPU ran at 50% of its pace (--again times)",
-        f"good: {TUNERS[1].label} tuned while the CPU ran at 60% of its pace",
-    ]
 
 
 def test_nobody_looks_before_tuning_whom_nobody_asked(tmp_path, monkeypatch):

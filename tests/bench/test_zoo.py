@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from roller_bench.zoo import PARTS, TEXT, find_model, known_models, light, normalised, ocr_model, text_lines
+from roller_bench.zoo import PARTS, TEXT, find_model, known_models, light, normalised, ocr_model, onnx_model
 from roller_tvm.errors import BadInput
 
 onnx = pytest.importorskip("onnx")
@@ -47,6 +47,14 @@ def test_every_name_that_is_told_is_known(tmp_path):
     assert {find_model(name, tmp_path).path.name for name in names["relay.testing (Relay line)"]} >= {"testing:mlp"}
 
 
+
+
+def text_lines(probability):
+    """The number of text lines in a map of probabilities: bands of rows above a threshold."""
+    rows = (probability.reshape(probability.shape[-2:]) > 0.3).any(axis=1)
+    return int(np.count_nonzero(np.diff(rows.astype(np.int8), prepend=0) == 1))
+
+
 OCR = pytest.mark.skipif(importlib.util.find_spec("rapidocr_onnxruntime") is None, reason="rapidocr-onnxruntime")
 
 
@@ -82,3 +90,8 @@ def test_which_way_up_a_line_is(tmp_path):
     assert session.run(None, prepared.inputs)[0][0, 0] > 0.9
     picture = Image.open(tmp_path / "direction.png").rotate(180)
     assert session.run(None, {"x": normalised(picture, PARTS["direction"])})[0][0, 1] > 0.9
+
+
+def test_only_what_onnxruntime_runs_too(tmp_path):
+    with pytest.raises(BadInput, match="testing:mlp"):
+        onnx_model("testing:mlp", tmp_path)

@@ -41,7 +41,6 @@ FIGURES = {
     "plan-costs": "plans:plan_costs",
     "compile-operators": "compiling:compile_operators",
     "resources": "resources:resources",
-    "fit-registers": "resources:fit_registers",
     "rtask-figures": "rtasks:rtask_figures",
 }
 LEFT = 1

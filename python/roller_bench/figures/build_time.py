@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.figures import NETWORKS, add_out, append_lines, names, read_lines, tell
-from roller_bench.variants import onnx_model
+from roller_bench.zoo import onnx_model
 from roller_tvm.children import environment, python
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError

@@ -7,7 +7,6 @@ import csv
 import sys
 import time
 from collections.abc import Callable, Iterator
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from roller_tvm.codegen.check import ResourcesDiffer
 from roller_tvm.device import load_device
 from roller_tvm.errors import MeasureError, RollerError
 from roller_tvm.ir.operators import parse_params
-from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.gpu_nest import GpuNest, columns
-from roller_tvm.micro_perf.registers import RegisterTiles, words
 from roller_tvm.planner import construct
 from roller_tvm.roller.alignment import Rejection
 from roller_tvm.roller.features import NO_FEATURES, Features
@@ -95,7 +91,6 @@ def compile_plans(
         result |= {"status": "ok", "variant": checked.variant}
         result["kernels"] = [
             {
-                **register_features(checked.plan.expression, program),
                 "recipe": program.recipe,
                 "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
                 **{a: [k.registers, k.local_bytes, k.shared_bytes] for a, k in zip(archs, kernels, strict=True)},
@@ -106,33 +101,6 @@ def compile_plans(
         ]  # fmt: skip
         results.append(result)
     return results
-
-
-def register_features(expression: Any, program: Any) -> dict[str, Any]:
-    """Return the inputs of the register estimate, so that it can be fitted again (``fit-registers``)."""
-    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
-    if program.recipe != "gpu.tiled":
-        return {
-            "operands": len(geometry.operands), "guarded": sum(op.guarded for op in geometry.operands),
-            "reduction": prod(geometry.extents[i] for i in geometry.reduce),
-            "choices": {k: v for k, v in program.choices if ":" not in k},
-        }  # fmt: skip
-    block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
-    unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)
-    fetches = [
-        -(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))
-        for op in geometry.operands
-    ]
-    tiles = RegisterTiles.of(GpuNest.of(geometry), columns([thread], len(geometry.axes)))
-    read = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
-    return {
-        "accumulators": int(tiles.accumulators[0]),
-        "fragments": [int(of_operand[0]) for of_operand in tiles.fragments],
-        "prefetched": [op.elements(read) * words(op.element_bytes) for op in geometry.operands],
-        "fetches": fetches,
-        "unrolled": unrolled,
-        "vectors": list(program.choices_of("vector").values()),
-    }
 
 
 # -- operators --

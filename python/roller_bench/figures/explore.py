@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.figures import NETWORKS, add_out, append_lines, names, read_lines, tell
-from roller_bench.variants import onnx_model
+from roller_bench.zoo import onnx_model
 from roller_tvm.forms import SPENT
 from roller_tvm.planner.explain.words import table
 

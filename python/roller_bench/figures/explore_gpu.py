@@ -93,7 +93,7 @@ def prepare(name: str, folder: Path, target: str, plans: int, networks: Path) ->
 
     import onnxruntime
 
-    from roller_bench.variants import onnx_model
+    from roller_bench.zoo import onnx_model
     from roller_tvm.relax.carrying import carry
 
     model = onnx_model(name, networks)

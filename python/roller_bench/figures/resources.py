@@ -1,26 +1,20 @@
-"""Compiled resources beside the predicted ones: totals, a line an operator, the errors, and the fit of registers."""
+"""Compiled resources beside the predicted ones: totals, a line an operator, the errors."""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import gzip
 import json
 import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from roller_bench.figures import ROOT
 from roller_tvm.device import load_device
 from roller_tvm.device.arch import arch_number
 from roller_tvm.errors import UsageError
-from roller_tvm.micro_perf import registers
 from roller_tvm.planner.explain.resources import ResourcesCompared
 from roller_tvm.planner.explain.words import table
 
@@ -191,84 +185,4 @@ def _resources(args: argparse.Namespace) -> int:
             raise UsageError(text, str(path), f"there are {', '.join(known) or 'none'}")
         for arch in [args.arch] if args.arch else known:
             print(f"{path.name}\n{report(results, arch, args.all)}\n")
-    return 0
-
-
-# -- the fit of the register estimate --
-
-RANDOM = ROOT / "benchmarks" / "register_fit.csv"
-FITTED_ARCHS = ("sm_75", "sm_80", "sm_90")
-FITTED_QUANTILE = 0.9
-
-
-def random_plans() -> list[dict[str, Any]]:
-    """Return one row per plan and architecture, without plans that spilled."""
-    rows = []
-    for line in csv.DictReader(RANDOM.open()):
-        numbers = {k: int(v) for k, v in line.items()}
-        pairs = {k: [numbers[f"{k}_a"], numbers[f"{k}_b"]] for k in ("fragments", "prefetched", "fetches")}
-        rows += [
-            {"accumulators": numbers["accumulators"], "threads": numbers["threads"], **pairs, "registers": numbers[a]}
-            for a in FITTED_ARCHS if a in numbers and not numbers[f"{a}_local"]
-        ]  # fmt: skip
-    return rows
-
-
-def real_plans(paths: list[Path]) -> list[dict[str, Any]]:
-    """Return the same from results of ``compile-operators``."""
-    kernels = [k for path in paths for result in read_results(path) for k in result.get("kernels", [])]
-    return [{**k, "registers": k[a][0]} for k in kernels if "accumulators" in k for a in FITTED_ARCHS if a in k]
-
-
-def _terms(row: dict[str, Any]) -> list[float]:
-    smaller = sum(row["fragments"]) - max(row["fragments"])
-    ahead = sum(min(n, registers.PREFETCHED_MOST) for n in row["prefetched"])
-    fetched = sum(n * v for n, v in zip(row["fetches"], row.get("vectors") or [1, 1], strict=True))
-    return [1, row["accumulators"], smaller, ahead, sum(row["fetches"]), fetched]
-
-
-def expected(row: dict[str, Any], weights: Any, device: Any) -> int:
-    raw = ceil(float(np.dot(_terms(row), weights)) / registers.ROUNDED_TO) * registers.ROUNDED_TO
-    return min(raw, registers.register_cap(device, row["threads"]) or raw)
-
-
-def fit(rows: list[dict[str, Any]], device: Any) -> Any:
-    """Return weights that minimise the relative quantile loss over plans that are not at the cap."""
-    from scipy.optimize import linprog
-
-    rows = [row for row in rows if row["registers"] < (registers.register_cap(device, row["threads"]) or 256) - 1]
-    x, y = np.array([_terms(row) for row in rows]), np.array([row["registers"] for row in rows])
-    n, p = x.shape
-    cost = np.r_[np.zeros(p), FITTED_QUANTILE / y, (1 - FITTED_QUANTILE) / y]
-    solved = linprog(cost, A_eq=np.c_[x, np.eye(n), -np.eye(n)], b_eq=y, bounds=[(0, None)] * (p + 2 * n))
-    return solved.x[:p]
-
-
-def fit_registers(parser: argparse.ArgumentParser) -> None:
-    """Fit the register estimate of roller_tvm/micro_perf/registers.py to registers of compiled kernels.
-
-        python -m roller_bench fit-registers                          # the random plans of benchmarks/register_fit.csv
-        python -m roller_bench fit-registers compiled.jsonl.gz ...    # plans of compile-operators as well
-
-    Prints the quantile regression (needs scipy), and the quality of the constants in use on each source.
-    """
-    parser.add_argument("FILES", type=Path, nargs="*", help="output of compile-operators (.jsonl, .jsonl.gz)")
-    parser.set_defaults(run=_fit_registers)
-
-
-def _fit_registers(args: argparse.Namespace) -> int:
-    device = load_device("a100")
-    sources = {"random plans": random_plans(), "constructed plans": real_plans(args.FILES)}
-    r = registers
-    used = [r.BASE, r.PER_ACCUMULATOR, r.PER_FRAGMENT, r.PER_PREFETCHED, r.PER_FETCH, r.PER_FETCHED]
-    print("                     base  accumulator  fragment  prefetched  fetch  fetched")
-    print("in use               " + "  ".join(f"{w:.2f}" for w in used))
-    fitted = fit([row for rows in sources.values() for row in rows], device)
-    print(f"fitted, quantile {FITTED_QUANTILE} " + "  ".join(f"{w:.2f}" for w in fitted))
-    for name, rows in sources.items():
-        if rows:
-            ratio = np.array([expected(row, used, device) / row["registers"] for row in rows])
-            at = np.quantile(ratio, [0.05, 0.5, 0.95])
-            print(f"{name}: {len(rows)} kernels, expected / taken 5% {at[0]:.2f}, median {at[1]:.2f}, 95% {at[2]:.2f}; "
-                  f"within 25% or above {np.mean(ratio >= 0.75):.1%}")
     return 0
