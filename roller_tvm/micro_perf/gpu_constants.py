@@ -83,8 +83,8 @@ UNROLLED_COPIES, ROLLED_CYCLES, ROLLED_SLOTS = 8, 120, 35
 
 # --- registers -------------------------------------------------------------------------------------------------------
 # They describe the compiler, not a device: fitted once on the kernels of 380 random plans of matrix products and
-# convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones (``fit-registers`` of commit 5fb480d8 prints
-# the fit), compiled by NVRTC 12.9 for sm_75 to sm_90.
+# convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones (``fit-registers`` of 5fb480d8
+# prints the fit), compiled by NVRTC 12.9 for sm_75 to sm_90.
 
 #: Addresses, loop counters and predicates beside accumulators and fragments. With fewer registers for them, 18 of 18
 #: plans spilled.

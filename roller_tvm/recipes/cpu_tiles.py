@@ -245,11 +245,6 @@ def _groups(groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp
     return starts, ends[: len(starts)] - starts
 
 
-def looped_axes(geometry: Geometry, chunk: Tiles, tile: Tiles) -> list[int]:
-    """Return the axes along which a chunk has several register tiles."""
-    return [i for i in geometry.spatial if chunk[i] > tile[i]]
-
-
 def orders_of(
     geometry: Geometry, looped: Sequence[int], packed: frozenset[str] = frozenset()
 ) -> list[tuple[int, ...]]:

@@ -35,6 +35,7 @@ def test_table_and_errors(file, capsys):
     assert any(line.startswith("A #2") for line in lines) is False
     assert "2 kernels, every plan: 0 with local memory; plans by outcome: 2 ok, 1 spills" in lines
     assert "registers 1.00 1.00 1.00 1.00 2.00 2.00 2.00 0.50 50%" in lines
+    assert "B#1 spills: too many" in lines
     assert main(["resources", str(file), "--all"]) == 0
     out = capsys.readouterr().out
     # Newer architectures after older ones, by number.

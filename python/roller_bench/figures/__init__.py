@@ -32,7 +32,6 @@ FIGURES = {
     "build-time": "build_time:build_time",
     "dynamic": "dynamic:dynamic",
     "families": "families:families",
-    "prove": "proofs:prove",
     "draw-blur": "iteration_space:draw_blur",
     "prove-models": "model_proofs:prove_models",
     "explore": "explore:explore",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.figures import OPERATORS, append_lines, names, read_lines
-from roller_bench.figures.resources import DROPPED, read_results, summary
+from roller_bench.figures.resources import DROPPED, architectures, read_results, report
 from roller_tvm.codegen.check import ResourcesDiffer
 from roller_tvm.device import load_device
 from roller_tvm.errors import MeasureError, RollerError
@@ -155,7 +155,6 @@ def compile_operators(parser: argparse.ArgumentParser) -> None:
     """Compile every plan of a list of operators to cubins, and compare the resources with the prediction.
 
         python -m roller_bench compile-operators --device h200 --archs sm_80,sm_90 --out h200.jsonl
-        python -m roller_bench compile-operators --summary h200.jsonl a100.jsonl
 
     Each plan is lowered to CUDA source once, through TE schedule primitives or TensorIR, depending on the installed TVM
     (on the Relax line with cp.async and tensor cores), and compiled for every architecture (NVRTC or nvcc); no GPU is
@@ -170,16 +169,11 @@ def compile_operators(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
     parser.add_argument("--top", type=int, default=10, help="plans per operator; default %(default)s")
     parser.add_argument("--out", type=Path, default=Path("compiled.jsonl"), help="output file; default %(default)s")
-    parser.add_argument("--summary", type=Path, nargs="+",
-                        help="compile nothing; print the totals of these result files")  # fmt: skip
     parser.set_defaults(run=_operators)
 
 
 def _operators(args: argparse.Namespace) -> int:
     """Append the results of what is not done yet, and print the totals; return 1 if a plan failed."""
-    if args.summary:
-        print("\n".join(summary(read_results(path)) for path in args.summary))
-        return 0
     done = {(r["id"], r["rank"]): str(r["status"]) for r in read_lines(args.out)}
     device, archs = load_device(args.device), names(args.archs)
 
@@ -190,7 +184,7 @@ def _operators(args: argparse.Namespace) -> int:
                 yield from compile_operator(row, device, archs, args.top, args.compiler, args.dtype, done)
 
     for result in append_lines(args.out, compiled()):
-        print(result["id"], result["status"], file=sys.stderr, flush=True)
+        print(result["id"], result["status"], result.get("error", "")[:160], file=sys.stderr, flush=True)
     results = read_results(args.out)
-    print(summary(results))
+    print("\n\n".join(report(results, arch, False) for arch in architectures(results)))
     return 0 if all(r["status"] in ("ok", *DROPPED) for r in results) else 1

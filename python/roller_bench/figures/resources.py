@@ -20,64 +20,11 @@ from roller_tvm.planner.explain.words import table
 
 #: States of plans that others take the place of.
 DROPPED = ("spills", "refused")
-#: A prediction of registers that is held to be right: at most this share below what the compiler took.
-CLOSE = 0.75
-
 
 def read_results(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a result file, compressed or not."""
     text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     return [json.loads(line) for line in text.splitlines()]
-
-
-def kernels_for(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict[str, Any], list[int]]]:
-    """Return (prediction, [registers, local bytes, shared bytes]) of every accepted kernel compiled for `arch`."""
-    return [(k, k[arch]) for r in results if r["status"] == "ok" for k in r["kernels"] if arch in k]
-
-
-def summary(results: list[dict[str, Any]]) -> str:
-    """Return the totals, as text."""
-    ok = [r for r in results if r["status"] == "ok"]
-    archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")}, key=arch_number)
-    states = Counter(r["status"] for r in results).most_common()
-    devices = "/".join(sorted({r["device"] for r in results}))
-    lines = [
-        f"{len(results)} plans of {len({r['id'] for r in results})} operators, planned for "
-        f"{devices}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)
-    ]
-    recipes = Counter("+".join(r["recipe"]) for r in ok).most_common()
-    lines.append("  recipes: " + ", ".join(f"{n} {r}" for r, n in recipes))
-    changed = Counter(r["variant"] for r in ok if r["variant"])
-    if changed:
-        lines.append(
-            "  a variant of the plan was taken because the compiler spilled: "
-            + ", ".join(f"{n} {v}" for v, n in changed.most_common())
-        )
-    for r in results:
-        if r["status"] != "ok":
-            lines.append(f"  {r['id']}#{r['rank']} {r['status']}: " + r["error"].splitlines()[0][:160])
-    lost = {r["id"] for r in results} - {r["id"] for r in ok}
-    lines.append(f"  fallbacks to TVM's default schedule: {len(lost)}" + "".join(f" {i}" for i in sorted(lost)))
-    for arch in archs:
-        kernels = kernels_for(results, arch)
-        spilled = sum(1 for _, (_, local, _) in kernels if local)
-        exact = sum(1 for k, (_, _, shared) in kernels if k["predicted_shared"] == shared)
-        ratio = sorted(k["predicted_registers"] / registers for k, (registers, _, _) in kernels)
-        at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
-        close = sum(1 for q in ratio if q >= CLOSE)
-        lines.append(
-            f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
-            f"shared memory as predicted {exact}"
-            + (f", and their alignment more {len(kernels) - exact}" if exact < len(kernels) else "")
-        )
-        shares = "min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at)
-        lines.append(f"    registers predicted / actual: {shares}; within 25% or above: {close}")
-    if ok:
-        seconds = [r["build_s"] for r in ok]
-        lines.append(
-            f"  seconds to lower and compile a plan: median {statistics.median(seconds):.2f}, max {max(seconds):.2f}"
-        )
-    return "\n".join(lines)
 
 
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
@@ -155,6 +102,8 @@ def report(results: Sequence[dict[str, Any]], arch: str, every: bool) -> str:
     told += table(lines, left=3, indent="")
     told += ["", f"{len(rows)} kernels, every plan: {spilled} with local memory; plans by outcome: "
              + ", ".join(f"{n} {state}" for state, n in states.most_common())]  # fmt: skip
+    told += [f"  {r['id']}#{r['rank'] + 1} {r['status']}: {r['error'].splitlines()[0][:160]}"
+             for r in results if r["status"] != "ok"]  # fmt: skip
     told += distribution(rows)
     for recipe, number in Counter(recipe for _, recipe, _ in rows).most_common():
         told += [f"{recipe}, {number} kernels", *distribution([row for row in rows if row[1] == recipe])]
