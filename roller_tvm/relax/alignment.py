@@ -15,7 +15,7 @@ from tvm import relax
 
 from ..tir.nodes import key
 from .constants import is_constant
-from .modules import is_prim_func
+from .modules import is_prim_func, with_functions
 from .own_memory import OWN_MEMORY
 
 #: Operators whose result starts where their operand does.
@@ -37,14 +37,14 @@ class UnalignedInputs:
         for _, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 calls.visit_expr(func)
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+        changed = {}
         for var, func in mod.functions_items():
             positions = calls.found.get(str(var.name_hint))
             if positions is not None and is_prim_func(func):
                 made = anywhere(func, positions) if positions else func
                 named = "global_symbol" in (func.attrs or {})  # somebody may call it by its name
-                changed.update_func(var, made if positions or named else made.with_attr(OWN_MEMORY, True))
-        return changed
+                changed[var] = made if positions or named else made.with_attr(OWN_MEMORY, True)
+        return with_functions(mod, changed)
 
 
 def anywhere(func: Any, positions: set[int]) -> Any:

@@ -19,6 +19,7 @@ from ..tir.nodes import structurally_equal
 from .constants import array_of
 from .dataflow import writes_in_place
 from .dead_code import without_dead_code
+from .modules import with_functions
 
 #: Elementary operators that numpy computes as Relax does.
 _NUMPY: dict[str, Callable[..., np.ndarray]] = {
@@ -89,14 +90,8 @@ class FoldScales:
                 counted.visit_expr(func)
                 if not counted.branches and not writes_in_place(func):
                     folded = _Folder(mod, counted).visit_expr(func)
-                    result = _updated(result, var, folded)
+                    result = with_functions(result, {var: folded})
         return result if result is mod else without_dead_code(result)
-
-
-def _updated(mod: Any, var: Any, func: Any) -> Any:
-    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    changed.update_func(var, func)
-    return changed
 
 
 @relax.expr_functor.visitor

@@ -21,6 +21,7 @@ from .arranging import Arranger, Convolutions, arrangeable
 from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .layout_cost import LayoutCosts
+from .modules import with_functions
 
 #: Arrangements that can be insisted on.
 ARRANGEMENTS = ("NCHW", "NHWC", "blocked")
@@ -99,10 +100,7 @@ class PlanLayout:
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
                 found = _best(result, func, costs, _arrangements(device, self.only), self.report)
                 if found is not None:
-                    result = tvm.IRModule(
-                        dict(found[0].functions_items()), attrs=mod.attrs, global_infos=mod.global_infos
-                    )
-                    result.update_func(result.get_global_var(var.name_hint), found[1])
+                    result = with_functions(found[0], {found[0].get_global_var(var.name_hint): found[1]})
         self.report.seconds = time.perf_counter() - start
         return result if result is mod else without_dead_code(result)
 

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import key
-from .modules import each_prim_func
+from .modules import each_prim_func, with_functions
 
 
 def spell(name: str, taken: set[str]) -> str:
@@ -41,13 +41,9 @@ def plain_names(mod: Any) -> Any:
     params = [relax.Var(spell(name, taken), p.ty) for name, p in zip(names, main.params, strict=True)]
     for old, new in zip(main.params, params, strict=True):
         renamer.set_var_remap(old, new)
-    result = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    own = next(v for v in mod.get_global_vars() if v.name_hint == "main")
     body = renamer.visit_expr(main.body)
-    result.update_func(
-        next(v for v in mod.get_global_vars() if v.name_hint == "main"),
-        relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs),
-    )
-    return result
+    return with_functions(mod, {own: relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)})
 
 
 @relax.expr_functor.mutator

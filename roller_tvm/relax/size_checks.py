@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 from ..models.size_checks import condition, names_of
 from .dynamic import symbols_of
+from .modules import with_functions
 
 #: Attributes of a Relax function: conditions on its sizes, and likely sizes (``n=128``).
 CHECKS, LIKELY = "roller_tvm.checks", "roller_tvm.likely"
@@ -98,12 +99,7 @@ def _checking(func: Any) -> Any:
 
 
 def _changed(mod: Any, functions: dict[Any, Any]) -> Any:
-    if not functions:
-        return mod
-    result = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    for var, func in functions.items():
-        result.update_func(var, func)
-    return result
+    return with_functions(mod, functions) if functions else mod
 
 
 __all__ = ["CHECKS", "CheckSizes", "checks_of", "likely_sizes", "with_bounds", "with_checks"]

@@ -14,6 +14,7 @@ from tvm import relax
 from ..tir.nodes import structurally_equal
 from .dataflow import writes_in_place
 from .dead_code import without_dead_code
+from .modules import with_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="SumsAsAdditions")
@@ -32,9 +33,7 @@ class SumsAsAdditions:
                     continue
                 changed = _Rewriter(mod).visit_expr(func)
                 if not changed.same_as(func):
-                    functions = dict(result.functions_items())
-                    result = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-                    result.update_func(var, changed)
+                    result = with_functions(result, {var: changed})
         return result if result is mod else without_dead_code(result)
 
 

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from .constants import array_of
+from .modules import with_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="SquaresOfPixels")
@@ -30,10 +31,7 @@ class SquaresOfPixels:
                 rewriter = _Squares(mod)
                 changed = rewriter.visit_expr(func)
                 if rewriter.count:
-                    result = tvm.IRModule(
-                        dict(result.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos
-                    )
-                    result.update_func(var, changed)
+                    result = with_functions(result, {var: changed})
         return result
 
 
