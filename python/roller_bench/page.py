@@ -21,7 +21,6 @@ pre.table { white-space: pre; overflow-x: auto }
 TITLES = {
     "tuning_against_speed": "What tuning costs, and what it brings",
     "speed_over_time": "How soon each tuner gets there",
-    "operators": "Operator by operator", "roofline": "Beside what the machine can do",
 }  # fmt: skip
 
 

@@ -10,10 +10,8 @@ from html import escape
 from typing import Any
 
 from roller_bench.comparison import Report
-from roller_bench.machine import same
 from roller_tvm.errors import UsageError
 from roller_tvm.stats import at_time, geomean
-from roller_tvm.tuning.results import duration
 
 #: Colours that stay apart for the colour-blind (Okabe and Ito 2008), the base first.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d1f", "#666666")
@@ -37,10 +35,7 @@ def pictures(report: Report) -> dict[str, str]:
     UsageError
         matplotlib is not installed.
     """
-    makers = {
-        "tuning_against_speed": tuning_against_speed, "speed_over_time": speed_over_time,
-        "operators": operators, "roofline": roofline,
-    }  # fmt: skip
+    makers = {"tuning_against_speed": tuning_against_speed, "speed_over_time": speed_over_time}
     made = {name: make(report) for name, make in makers.items()}
     return {name: picture.svg() for name, picture in made.items() if picture is not None}
 
@@ -48,13 +43,13 @@ def pictures(report: Report) -> dict[str, str]:
 class Picture:
     """A picture with axes, a colour for each tuner, and texts that a browser shows under the mouse."""
 
-    def __init__(self, report: Report, title: str, labels: Sequence[str] | None = None, height: float = HEIGHT) -> None:
+    def __init__(self, report: Report, title: str, labels: Sequence[str] | None = None) -> None:
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise UsageError("pictures need matplotlib", remedy="pip install 'roller-tvm[bench]'") from error
         self.title, self.colours, self.told = title, colours(report), list[str]()
-        self.figure = Figure((WIDTH, height), layout="constrained")
+        self.figure = Figure((WIDTH, HEIGHT), layout="constrained")
         self.axes: Any = self.figure.subplots()
         self.axes.grid(color="#ddd")
         self.axes.set_axisbelow(True)
@@ -147,54 +142,4 @@ def speed_over_time(report: Report) -> Picture | None:
         picture.axes.plot([last, end], [final, final], ":", color=picture.colours[label])
         picture.dot(first, speed, label, f"{label}: first kernels after {first:.2g} s")
     picture.scales("seconds of tuning an operator", f"speed, {report.base} = 1, geometric mean", "x")
-    return picture
-
-
-def operators(report: Report) -> Picture | None:
-    """Draw a bar for each tuner on each case: its speed relative to the fastest of the case.
-
-    Returns None if nothing was timed.
-    """
-    rows = [(row, timed) for row in report.rows if (timed := [c for c in row.cells if c.timed])]
-    if not rows:
-        return None
-    picture = Picture(report, "Operators: speed, the fastest of each = 1",
-                      height=2.0 + 0.13 * sum(len(timed) + 1 for _, timed in rows))  # fmt: skip
-    top, middles = 0, []
-    for row, timed in rows:
-        best = min(c.seconds for c in timed)
-        for number, cell in enumerate(timed):
-            told = f"{row.case.title}, {cell.tuner.title}: {duration(cell.seconds)}"
-            picture.axes.barh(top + number, best / cell.seconds, 0.9, color=picture.colours[cell.tuner.label],
-                              gid=picture.under_mouse(told))  # fmt: skip
-        middles.append(top + (len(timed) - 1) / 2)
-        top += len(timed) + 1
-    picture.axes.set(ylim=(top - 1, -1), xlim=(0, 1))
-    picture.axes.set_yticks(middles, [row.case.id[:26] for row, _ in rows])
-    return picture
-
-
-def roofline(report: Report) -> Picture | None:
-    """Draw GFLOP/s over FLOP per byte of inputs and outputs, below the device's peaks; only cases of this machine.
-
-    Returns None if there is no such case, or the peaks are unknown.
-    """
-    here = report.environment
-    peak, bandwidth = (float(here.get(name) or 0) for name in ("gflops", "gbytes_per_s"))
-    points = [
-        (c.tuner.label, row.flops / row.io_bytes, row.gflops(c), row.case.id) for row in report.rows
-        for c in row.cells if c.timed and row.flops > 0 and row.io_bytes > 0 and same(row.environment, here)
-    ]  # fmt: skip
-    if not points or not peak or not bandwidth:
-        return None
-    picture = Picture(report, "Roofline")
-    for label, intensity, rate, case in points:
-        picture.dot(intensity, rate, label, f"{case}, {label}: {rate:.1f} GFLOP/s")
-    ridge = peak / bandwidth
-    least, most = (pick([ridge, *(p[1] for p in points)]) for pick in (min, max))
-    low, high = max(least / 2, min(p[2] for p in points) / bandwidth / 2), most * 2
-    picture.axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color="#333")
-    picture.axes.annotate(f"{peak:.0f} GFLOP/s", (high, peak), ha="right", va="bottom")
-    picture.axes.annotate(f"{bandwidth:.0f} GB/s from memory", (ridge, peak), ha="right", va="bottom")
-    picture.scales("FLOP for each byte of inputs and outputs", "GFLOP/s", "xy")
     return picture

@@ -62,7 +62,7 @@ def written(report):  # noqa: F811 - the fixture
 def test_it_fits_a_phone_and_its_pictures_are_inside(written, tmp_path):
     told = asked(written[1], tmp_path)
     assert told["width"] <= told["inner"] and told["fetched"] == []  # nothing to scroll sideways, no network
-    assert set(told["boxes"]) == {"tuning_against_speed", "speed_over_time", "operators", "roofline"}
+    assert set(told["boxes"]) == {"tuning_against_speed", "speed_over_time"}
     for name, figure in told["boxes"].items():
         left, top, right, bottom = figure["box"]
         assert right - left > 0.9 * WIDTH - 40 and bottom - top > 100, name

@@ -78,9 +78,6 @@ def test_machines_are_told_apart_by_what_environments_tell(report):
     assert not any(note.startswith("on ") for note in placed(old, new, new).notes())
     apart = placed(new, {**new, "target": "llvm -mcpu=znver4"}, old).places()
     assert [len(rows) for rows in apart.values()] == [2, 1] and "target llvm -mcpu=znver4" in list(apart)[1]
-    if MATPLOTLIB:
-        marks = [pictures(placed(e, e, e))["roofline"].count("<title>") for e in (new, old)]
-        assert marks[0] == marks[1] > 0
 
 
 def test_ratios_are_over_the_roller_that_measures_most(report):
@@ -201,7 +198,7 @@ def test_tuners_of_which_the_same_is_to_be_said_share_a_line(report):
 @pytest.mark.skipif(not MATPLOTLIB, reason="matplotlib draws them")
 def test_pictures_are_whole(report):
     drawn = pictures(report)
-    assert set(drawn) == {"tuning_against_speed", "speed_over_time", "operators", "roofline"}
+    assert set(drawn) == {"tuning_against_speed", "speed_over_time"}
     told = {}
     for name, svg in drawn.items():
         tree = ElementTree.fromstring(svg)
@@ -211,7 +208,7 @@ def test_pictures_are_whole(report):
         assert all(math.isfinite(n) and -1 <= n <= max(width, height) for n in numbers)
         told[name] = [e.text for e in tree.iter() if e.tag.endswith("title")]
     assert len(told["tuning_against_speed"]) == 6 + 3  # a point a case and tuner, and each tuner's mean
-    assert len(told["operators"]) == 6 and "second <&>" in " ".join(told["tuning_against_speed"])
+    assert "second <&>" in " ".join(told["tuning_against_speed"])
     assert pictures(report) == drawn  # the same each time
 
 
@@ -223,7 +220,7 @@ def test_pictures_say_what_they_need(report, monkeypatch):
 
 
 def test_the_page_is_one_file_for_a_phone(report):
-    drawings = pictures(report) if MATPLOTLIB else dict.fromkeys("abcd", "<svg/>")
+    drawings = pictures(report) if MATPLOTLIB else dict.fromkeys("ab", "<svg/>")
     told = page(report, drawings, explain(report), "roller-tvm compare --suite 'a&b'")
 
     class Reader(HTMLParser):
@@ -234,7 +231,7 @@ def test_the_page_is_one_file_for_a_phone(report):
             self.links += [v for k, v in attrs if k in ("src", "href")]
 
     Reader().feed(told)
-    assert not Reader.links and "script" not in Reader.tags and Reader.tags.count("svg") == 4
+    assert not Reader.links and "script" not in Reader.tags and Reader.tags.count("svg") == 2
     assert 'name="viewport"' in told and "Some &lt;CPU&gt;" in told and "second &lt;&amp;&gt;" in told
 
 
@@ -288,9 +285,9 @@ def test_what_a_prediction_tells(report, predicted, words):
 
 
 def test_files(report, tmp_path):
-    assert write(report, tmp_path / "out", {"roofline": "<svg/>"}).read_text().startswith("<!DOCTYPE html>")
+    assert write(report, tmp_path / "out", {"speed_over_time": "<svg/>"}).read_text().startswith("<!DOCTYPE html>")
     names = {p.name for p in (tmp_path / "out").iterdir()}
-    assert {"results.csv", "results.json", "table.txt", "table.md", "losses.txt", "roofline.svg"} <= names
+    assert {"results.csv", "results.json", "table.txt", "table.md", "losses.txt", "speed_over_time.svg"} <= names
 
 
 def test_nothing_done_yet(tmp_path):
