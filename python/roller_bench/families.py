@@ -124,12 +124,12 @@ def _tensors(value: Any) -> Any:
 
 def _vision(name: str, **options: Any) -> Callable[[], Any]:
     def model() -> Any:
-        return operator.attrgetter(name)(_torchvision())(**options)
+        return operator.attrgetter(name)(torchvision_models())(**options)
 
     return model
 
 
-def _torchvision() -> Any:
+def torchvision_models() -> Any:
     """Import torchvision's models, also from a wheel whose own operators do not fit this build of torch."""
     import torch
 
@@ -146,7 +146,7 @@ def _torchvision() -> Any:
 
 def _timm(name: str, **options: Any) -> Callable[[], Any]:
     def model() -> Any:
-        _torchvision()
+        torchvision_models()
         import timm
 
         return timm.create_model(name, pretrained=False, **options)
@@ -157,7 +157,7 @@ def _timm(name: str, **options: Any) -> Callable[[], Any]:
 def _hugging(model: str, config: str, **options: Any) -> Callable[[], Any]:
     def made() -> Any:
         if importlib.util.find_spec("torchvision"):
-            _torchvision()
+            torchvision_models()
         import transformers
 
         return getattr(transformers, model)(getattr(transformers, config)(**options))
@@ -168,7 +168,7 @@ def _hugging(model: str, config: str, **options: Any) -> Callable[[], Any]:
 def _nested(model: str, config: str, text: Mapping[str, Any], vision: Mapping[str, Any]) -> Callable[[], Any]:
     def made() -> Any:
         if importlib.util.find_spec("torchvision"):
-            _torchvision()
+            torchvision_models()
         import transformers
 
         return getattr(transformers, model)(

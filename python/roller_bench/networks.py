@@ -7,7 +7,7 @@ normalisation is folded into the convolutions, as exporters for inference do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,21 +98,29 @@ class Network:
     def reshape(self, x: str, shape: Sequence[int]) -> str:
         return self.node("Reshape", [x, self.constant(np.asarray(shape, np.int64))])
 
-    def save(self, path: Path, inputs: dict[str, np.ndarray], result: str) -> None:
+    def write(
+        self, path: Path, inputs: Mapping[str, tuple[Sequence[int | str], str]], results: Sequence[str],
+        infer: bool = False,
+    ) -> None:  # fmt: skip
+        """Write the graph to a file; an input is its extents, numbers or names of open ones, and its type."""
         import onnx
         from onnx import TensorProto, helper, numpy_helper
 
         kinds = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
         graph = helper.make_graph(
             self.nodes, path.stem,
-            [helper.make_tensor_value_info(n, kinds[str(a.dtype)], a.shape) for n, a in inputs.items()],
-            [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
+            [helper.make_tensor_value_info(n, kinds[dtype], shape) for n, (shape, dtype) in inputs.items()],
+            [helper.make_tensor_value_info(result, TensorProto.FLOAT, None) for result in results],
             [numpy_helper.from_array(a, n) for n, a in self.constants.items()],
         )  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
         model.ir_version = 8
-        onnx.save(onnx.shape_inference.infer_shapes(model), str(path))
+        onnx.save(onnx.shape_inference.infer_shapes(model) if infer else model, str(path))
+
+    def save(self, path: Path, inputs: Mapping[str, np.ndarray], result: str) -> None:
+        """Write the graph for inputs of these shapes, with the shape of each tensor."""
+        self.write(path, {n: (a.shape, str(a.dtype)) for n, a in inputs.items()}, [result], infer=True)
 
 
 def mobilenet_v2(folder: Path, batch: int = 1, size: int = 224) -> Prepared:

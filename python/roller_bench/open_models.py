@@ -102,22 +102,6 @@ class OpenNetwork(Network):
         y = self.node("Transpose", [x], perm=[0, 2, 1, 3])
         return self.shaped(y, self.size(y, 0), self.size(y, 1), size)
 
-    def write(self, path: Path, inputs: Inputs, results: Sequence[str]) -> None:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
-
-        kinds = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
-        graph = helper.make_graph(
-            self.nodes, path.stem,
-            [helper.make_tensor_value_info(n, kinds[dtype], shape) for n, (shape, dtype) in inputs.items()],
-            [helper.make_tensor_value_info(result, TensorProto.FLOAT, None) for result in results],
-            [numpy_helper.from_array(a, n) for n, a in self.constants.items()],
-        )  # fmt: skip
-        path.parent.mkdir(parents=True, exist_ok=True)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-        model.ir_version = 8
-        onnx.save(model, str(path))
-
 
 def bert(folder: Path, layers: int = 12) -> OpenModel:
     """BERT-base's encoder: batch 1, any sequence."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,3 +95,18 @@ def runs_to_fill(once: Callable[[], object], run_s: float = RUN_S) -> int:
 def typical(rounds: Sequence[Sequence[float]]) -> float:
     """Return the median of all times."""
     return statistics.median([s for times in rounds for s in times])
+
+
+def medians_of(ways: Mapping[str, Callable[[], Iterable[float]]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each way, taken in turns; a way returns the seconds of some runs.
+
+    Examples
+    --------
+    >>> medians_of({"one": lambda: [1.0, 3.0, 2.0]}, 2)
+    {'one': 2.0}
+    """
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            taken[name] += way()
+    return {name: statistics.median(own) for name, own in taken.items()}

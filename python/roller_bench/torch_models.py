@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from roller_bench.families import torchvision_models
 from roller_bench.running import Arrays, Running, keep_inputs
 
 SEED = 0
@@ -24,24 +25,20 @@ Made = tuple[Any, dict[str, Any]]
 
 def pictures(name: str, size: int = 224, batch: int = 1, **options: Any) -> Made:
     """Return a network of torchvision and its pictures."""
-    _without_native_operators()
     import torch
-    import torchvision
 
-    module = torchvision.models.get_model(name, weights=None, **options)
+    module = torchvision_models().get_model(name, weights=None, **options)
     return module, {"pixels": torch.rand(batch, 3, size, size) - 0.5}
 
 
 def segmented(name: str, size: int) -> Made:
     """Return a network of torchvision that classifies pixels; it gives a tensor in place of a dictionary."""
-    _without_native_operators()
     import torch
-    import torchvision
 
     class Pixels(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net = torchvision.models.get_model(name, weights=None, weights_backbone=None, num_classes=21)
+            self.net = torchvision_models().get_model(name, weights=None, weights_backbone=None, num_classes=21)
 
         def forward(self, pixels: Any) -> Any:
             return self.net(pixels)["out"]
@@ -51,7 +48,7 @@ def segmented(name: str, size: int) -> Made:
 
 def timm_pictures(name: str, size: int = 224) -> Made:
     """Return a network of timm and its pictures."""
-    _without_native_operators()
+    torchvision_models()
     import timm
     import torch
 
@@ -60,7 +57,7 @@ def timm_pictures(name: str, size: int = 224) -> Made:
 
 def words(kind: str, tokens: int, **options: Any) -> Made:
     """Return a model of transformers that reads tokens, as a function of their ids alone."""
-    _without_native_operators()
+    torchvision_models()
     import torch
     import transformers
 
@@ -81,7 +78,7 @@ def words(kind: str, tokens: int, **options: Any) -> Made:
 
 def audio(frames: int) -> Made:
     """Return Whisper's encoder (base) over the frames that its convolutions leave."""
-    _without_native_operators()
+    torchvision_models()
     import torch
     import transformers
 
@@ -243,21 +240,6 @@ def open_inductor(file: Path, _inputs: Arrays, threads: int) -> Running:
 
     return Running(run, outputs)
 
-
-def _without_native_operators() -> None:
-    """Let torchvision be imported where its native operators are built for another torch: networks need none."""
-    import torch
-
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-
-
-_KEPT: list[Any] = []
 
 if __name__ == "__main__":
     export(sys.argv[1], Path(sys.argv[2]))

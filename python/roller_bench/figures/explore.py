@@ -8,10 +8,12 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from roller_bench.figures import NETWORKS, add_out, append_lines, names, read_lines, tell
+from roller_bench.timing import medians_of
 from roller_bench.zoo import onnx_model
 from roller_tvm.forms import SPENT
 from roller_tvm.planner.explain.words import table
@@ -107,7 +109,7 @@ class Comparison:
 
     def _time(self) -> dict[str, Any]:
         models = {"start": self._compiled(), "explored": self._compiled("explored"), "tuned": self._compiled("tuned")}
-        return {"ended": True, **_in_turns({k: _timer(m, self.model.inputs) for k, m in models.items()})}
+        return {"ended": True, **medians_of({k: _timer(m, self.model.inputs) for k, m in models.items()}, ROUNDS)}
 
     def _serve(self) -> dict[str, Any]:
         """Time the start without variants, the start's plans among variants, and requests that explore."""
@@ -124,7 +126,7 @@ class Comparison:
         explored = {name: statistics.median(s) for name, s in taken.items()}
         made.table.choose([0] * len(made.sites))
         ways = {"plain": lambda: own.call(*given), "sites": lambda: made.call(*arguments)}
-        turns = _in_turns({k: lambda way=way: [_seconds(way) for _ in range(RUNS)] for k, way in ways.items()})
+        turns = medians_of({name: partial(_runs, way) for name, way in ways.items()}, ROUNDS)
         serving.stop()
         return {"ended": True, "serving": explored["serving"] / explored["plain"],
                 "sites": turns["sites"] / turns["plain"]}  # fmt: skip
@@ -144,17 +146,12 @@ def _seconds(call: Any) -> float:
     return time.perf_counter() - start
 
 
+def _runs(call: Any) -> list[float]:
+    return [_seconds(call) for _ in range(RUNS)]
+
+
 def _timer(model: Any, inputs: Any) -> Any:
     return lambda: model.times(inputs, RUNS, 1)
-
-
-def _in_turns(ways: Mapping[str, Any]) -> dict[str, float]:
-    """Return the median seconds of each way, taken in turns."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            taken[name] += way()
-    return {name: statistics.median(own) for name, own in taken.items()}
 
 
 def words(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from roller_bench.figures import NETWORKS, add_out, names, tell
+from roller_bench.timing import medians_of
 from roller_tvm.errors import RollerError
 from roller_tvm.planner.explain.words import table
 
@@ -221,15 +222,15 @@ def _way(
 
 def in_turns(ways: Mapping[str, Way], rounds: int = ROUNDS, runs: int = RUNS) -> dict[str, float]:
     """Return the median seconds of a call of each way."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            way()  # what the way before left in caches
-            for _ in range(runs):
-                began = time.perf_counter()
-                way.run()
-                taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(own) for name, own in taken.items()}
+
+    def seconds(way: Way) -> Iterator[float]:
+        way()  # what the way before left in caches
+        for _ in range(runs):
+            began = time.perf_counter()
+            way.run()
+            yield time.perf_counter() - began
+
+    return medians_of({name: partial(seconds, way) for name, way in ways.items()}, rounds)
 
 
 def _error(outputs: list[Any], expected: list[Any]) -> float:

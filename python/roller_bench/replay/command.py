@@ -29,17 +29,13 @@ from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import refuse_other_line
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name records, and the model that they were made for."""
     parser.add_argument(
         "records", nargs="+", type=Path, metavar="RECORDS",
         help="Ansor's record files (.json, .json.gz), folders of them, or a database of MetaSchedule (its folder; "
         "needs the TVM of the Relax line)",
     )  # fmt: skip
-    devices = ", ".join(d for d in known_devices() if d != "cpu")
-    parser.add_argument(
-        "--device", required=True, help=f"device of the measurements: {devices}, or a spec file (.toml)"
-    )
     parser.add_argument(
         "--tasks-of", metavar="MODEL",
         help="the model that records of Ansor were made for, where they know their operators by hashes: a file (ONNX, "
@@ -50,6 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shapes = "shapes of the inputs that MODEL leaves open"
     parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help=shapes)
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert MODEL's convolutions to this layout")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    add_records(parser)
+    devices = ", ".join(d for d in known_devices() if d != "cpu")
+    parser.add_argument(
+        "--device", required=True, help=f"device of the measurements: {devices}, or a spec file (.toml)"
+    )
     parser.add_argument(
         "--first", type=int, default=FIRST, metavar="N",
         help=f"judge on the first N records of each operator that ran; default {FIRST}, 0 for all",

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from roller_bench.replay.command import of_model
+from roller_bench.replay.command import add_records, of_model
 from roller_bench.replay.databases import apart
 from roller_bench.replay.records import Recorded, find_files, read_file
 from roller_bench.replay.replay import WorkloadOf, named_workload
 from roller_bench.replay.state import Unreadable
 from roller_bench.replay.workload import Workload, hashed
-from roller_tvm.cli.model import LAYOUTS
 from roller_tvm.device import load_device
 from roller_tvm.errors import BadInput, RollerError
 from roller_tvm.ir import TensorExpression
@@ -43,21 +42,10 @@ class Told:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument(
-        "records", nargs="+", type=Path, metavar="RECORDS",
-        help="record files of Ansor (.json), folders of them, or a database of MetaSchedule (its folder; needs the "
-        "TVM of the Relax line)",
-    )  # fmt: skip
+    add_records(parser)
     told = "call stages and loops as 'plan' calls those of this operator, in quotes: \"matmul m=64 n=64 k=64\""
     parser.add_argument("--of", metavar="OPERATOR", help=told)
     parser.add_argument("--every", action="store_true", help="print every record, not the fastest of each operator")
-    told = "the model that Ansor's records were made for, where they know their operators by hashes; needs a TVM"
-    parser.add_argument("--tasks-of", metavar="MODEL", help=told)
-    told = "read a MODEL that is a program (.json, .relay): it can do whatever you can do"
-    parser.add_argument("--trust-model", action="store_true", help=told)
-    shapes = "shapes of the inputs that MODEL leaves open"
-    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help=shapes)
-    parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert MODEL's convolutions to this layout")
     parser.add_argument("--device", default="cpu", help="device of the records; default cpu")
     parser.epilog = "Two tuners' choices are two such texts: compare them by diff.\n"
 
