@@ -18,8 +18,6 @@ from roller_tvm.errors import UsageError
 from roller_tvm.planner.explain.resources import ResourcesCompared
 from roller_tvm.planner.explain.words import table
 
-#: States of plans that others take the place of.
-DROPPED = ("spills", "refused")
 
 def read_results(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a result file, compressed or not."""
