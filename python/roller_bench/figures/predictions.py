@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
+from roller_bench.figures.products import kernel_of
 from roller_bench.machine import commit, cpu_id
 from roller_bench.running import read_inputs
 from roller_tvm.device import cpu_device
@@ -116,16 +117,12 @@ def _opened(func: Any, scheduled: Any, target: Any) -> Callable[[], object]:
     """Return what runs a kernel on random operands, its constants packed."""
     import tvm
 
-    from roller_tvm.relax.kernels import split_packing
-    from roller_tvm.relax.rewrites import cpu_code
     from roller_tvm.tir.nodes import parameters
 
     rng = np.random.default_rng(0)
     arrays = [_array(rng, [int(e) for e in p.shape], str(p.dtype)) for p in parameters(func)]
-    kernel, packed = split_packing(scheduled, dict(enumerate(arrays[:-1])), target)
-    mod = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
-    call = tvm.compile(cpu_code()(mod), target)["main"]
-    held = [*map(tvm.runtime.tensor, (packed[n] for n in range(len(packed)))), tvm.runtime.tensor(arrays[-1])]
+    built, operands = kernel_of(scheduled, arrays[:-1], target)
+    call, held = built["main"], [*map(tvm.runtime.tensor, (*operands, arrays[-1]))]
     call(*held)
     return lambda: call(*held)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
     file = args.kernels / "times.jsonl"
     for shape in shapes:
         if not (args.kernels / _name(shape) / CASE).is_file():
-            build(_name(shape), _operator(shape), args.kernels / _name(shape), args.plans, target, device)
+            build(shape, args.kernels / _name(shape), args.plans, target, device)
     if args.build:
         return 0
     kind = f"{cpu_id()}, {device.vector_bytes * 8} bit, {device.units} cores"
@@ -118,45 +118,37 @@ def _name(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def _operator(shape: Shape) -> Operator:
-    from tvm import te, topi
-
-    values, (m, k, n) = _values(shape), shape
-    a, b = (te.placeholder(v.shape, name=name) for v, name in zip(values, "AB", strict=True))
-    return Operator([a, b, topi.matmul(a, b)], (1,), list(values), values[0] @ values[1], 2.0 * m * k * n)
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One operator: its TE tensors, the positions of its constants, and the answer."""
-
-    tensors: list[Any]
-    constants: tuple[int, ...]
-    values: list[np.ndarray]
-    answer: np.ndarray
-    flops: float
-
-
-def build(name: str, case: Operator, folder: Path, plans: int, target: Any, device: Any) -> None:
-    """Build kernels of the best plans; write them, their arguments and the answer to files."""
+def kernel_of(scheduled: Any, arrays: Sequence[np.ndarray], target: Any) -> tuple[Any, list[np.ndarray]]:
+    """Return a scheduled function's kernel as the pipeline builds it, and its operands, those that it packs packed."""
     import tvm
-    from tvm import te
 
-    from roller_tvm.relax.candidates import make_candidates
     from roller_tvm.relax.kernels import split_packing
     from roller_tvm.relax.rewrites import cpu_code
 
+    kernel, packed = split_packing(scheduled, dict(enumerate(arrays)), target)
+    mod = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+    return tvm.compile(cpu_code()(mod), target), [packed[n] for n in range(len(arrays))]
+
+
+def build(shape: Shape, folder: Path, plans: int, target: Any, device: Any) -> None:
+    """Build kernels of the best plans; write them, their arguments and the answer to files."""
+    from tvm import te, topi
+
+    from roller_tvm.relax.candidates import make_candidates
+
     folder.mkdir(parents=True, exist_ok=True)
-    func = te.create_prim_func(case.tensors, index_dtype_override="int64")
-    found = make_candidates(func, device, plans, case.constants)
+    values = _values(shape)
+    a, b = (te.placeholder(v.shape, name=name) for v, name in zip(values, "AB", strict=True))
+    func = te.create_prim_func([a, b, topi.matmul(a, b)], index_dtype_override="int64")
     notes = []
-    for number, (candidate, schedule) in enumerate(found.schedules()):
-        kernel, packed = split_packing(schedule.mod["main"], dict(enumerate(case.values)), target)
-        tvm.compile(cpu_code()(tvm.IRModule({"main": kernel})), target).export_library(str(folder / f"{number}.so"))
-        np.savez(folder / f"{number}.npz", *[packed[n] for n in range(len(case.values))])
+    for number, (candidate, schedule) in enumerate(make_candidates(func, device, plans, (1,)).schedules()):
+        built, operands = kernel_of(schedule.mod["main"], values, target)
+        built.export_library(str(folder / f"{number}.so"))
+        np.savez(folder / f"{number}.npz", *operands)
         notes.append([number, candidate.ranked.seconds, str(candidate.ranked.plan.programs[-1])])
-    np.save(folder / ANSWER, case.answer)
-    (folder / CASE).write_text(json.dumps({"name": name, "flops": case.flops, "plans": notes}, indent=1))
+    np.save(folder / ANSWER, values[0] @ values[1])
+    about = {"name": _name(shape), "flops": 2.0 * math.prod(shape), "plans": notes}
+    (folder / CASE).write_text(json.dumps(about, indent=1))
 
 
 def open_ours(file: Path, arrays: Arrays, threads: int) -> Running:
