@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .modules import with_functions
+from .modules import each_function
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepCallbacks")
@@ -20,11 +20,11 @@ class KeepCallbacks:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with calls of its closures."""
-        changed = {}
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function) and any(_is_function(param) for param in func.params):
-                changed[var] = _Keeper(func.params).visit_expr(func)
-        return with_functions(mod, changed) if changed else mod
+
+        def kept(func: Any) -> Any:
+            return _Keeper(func.params).visit_expr(func) if any(_is_function(p) for p in func.params) else func
+
+        return each_function(mod, kept)
 
 
 def _is_function(var: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
+from tvm import relax
 
 
 def is_prim_func(func: Any) -> bool:
@@ -30,3 +31,20 @@ def each_prim_func(mod: Any, made: Callable[[Any], Any]) -> Any:
     """
     prim_funcs = ((var, func) for var, func in mod.functions_items() if is_prim_func(func))
     return with_functions(mod, {var: made(func) for var, func in prim_funcs})
+
+
+def each_function(mod: Any, made: Callable[[Any], Any], primitive: bool = True) -> Any:
+    """A module with what is made of each Relax function in its place; the module itself if all stay the same.
+
+    Parameters
+    ----------
+    primitive : bool
+        False to leave functions out that ``FuseOps`` made.
+    """
+    changed = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function) and (primitive or not (func.attrs and "Primitive" in func.attrs)):
+            new = made(func)
+            if not new.same_as(func):
+                changed[var] = new
+    return with_functions(mod, changed) if changed else mod

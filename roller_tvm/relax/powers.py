@@ -12,6 +12,7 @@ from tvm import relax
 
 from .constants import array_of
 from .dataflow import writes_in_place
+from .modules import each_function
 
 #: Exponents that become products.
 EXPONENTS = (2, 3)
@@ -30,14 +31,7 @@ class PowersAsProducts:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions rewritten."""
-        functions = dict(mod.functions_items())
-        for var, func in functions.items():
-            primitive = isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs
-            if isinstance(func, relax.Function) and not primitive and not writes_in_place(func):
-                functions[var] = _Rewriter(mod).visit_expr(func)
-        if all(functions[var].same_as(func) for var, func in mod.functions_items()):
-            return mod
-        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        return each_function(mod, lambda f: f if writes_in_place(f) else _Rewriter(mod).visit_expr(f), False)
 
 
 @relax.expr_functor.mutator

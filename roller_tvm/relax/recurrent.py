@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
 
 from ..codegen.dialect import dialect_here
@@ -24,6 +23,7 @@ from ..recurrences.weights import in_other_blocks, prepared
 from .constants import array_of
 from .devices import device_of, find_target
 from .marks import RECURRENCE
+from .modules import each_function, with_functions
 from .schedule import SCHEDULED, Note
 
 
@@ -164,13 +164,13 @@ class PlanRecurrences:
             raise UnsupportedOperator(told, remedy="build for a CPU: --target llvm")
         device = device_of(self.device, target)
         plans = {var: plan(layer, device) for var, layer in found.items()}
-        mod = _Packing({var: tiles for var, (tiles, _) in plans.items()}, found).of(mod)
+        mod = each_function(mod, _Packing({var: tiles for var, (tiles, _) in plans.items()}, found).visit_expr)
+        kernels = {}
         for var, layer in found.items():
             tiles, predicted = plans[var]
-            func = prim_func(layer, tiles).with_attr("global_symbol", str(var.name_hint))
-            mod.update_func(var, func)
+            kernels[var] = prim_func(layer, tiles).with_attr("global_symbol", str(var.name_hint))
             self.notes.append(Note(str(var.name_hint), "cpu.recurrence", predicted * 1e6, plan=str(tiles)))
-        return mod
+        return with_functions(mod, kernels)
 
 
 @relax.expr_functor.mutator
@@ -180,13 +180,6 @@ class _Packing(relax.PyExprMutator):
     def __init__(self, tiles: Mapping[Any, Tiles], layers: Mapping[Any, Recurrence]) -> None:
         super().__init__()
         self.tiles, self.layers = dict(tiles), dict(layers)
-
-    def of(self, mod: Any) -> Any:
-        functions = dict(mod.functions_items())
-        for var, func in functions.items():
-            if isinstance(func, relax.Function):
-                functions[var] = self.visit_expr(func)
-        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
     def visit_call_(self, op: Any) -> Any:
         op = super().visit_call_(op)

@@ -14,7 +14,7 @@ from tvm import relax
 from ..tir.nodes import structurally_equal
 from .dataflow import writes_in_place
 from .dead_code import without_dead_code
-from .modules import with_functions
+from .modules import each_function
 
 
 @tvm.transform.module_pass(opt_level=0, name="SumsAsAdditions")
@@ -26,14 +26,7 @@ class SumsAsAdditions:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions rewritten."""
-        result = mod
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
-                if writes_in_place(func):
-                    continue
-                changed = _Rewriter(mod).visit_expr(func)
-                if not changed.same_as(func):
-                    result = with_functions(result, {var: changed})
+        result = each_function(mod, lambda f: f if writes_in_place(f) else _Rewriter(mod).visit_expr(f), False)
         return result if result is mod else without_dead_code(result)
 
 

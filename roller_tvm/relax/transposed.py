@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from .constants import array_of
-from .modules import with_functions
+from .modules import each_function
 
 
 @tvm.transform.module_pass(opt_level=0, name="SquaresOfPixels")
@@ -25,22 +25,11 @@ class SquaresOfPixels:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with these calls rewritten."""
-        result = mod
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                rewriter = _Squares(mod)
-                changed = rewriter.visit_expr(func)
-                if rewriter.count:
-                    result = with_functions(result, {var: changed})
-        return result
+        return each_function(mod, lambda func: _Squares(mod).visit_expr(func))
 
 
 @relax.expr_functor.mutator
 class _Squares(relax.PyExprMutator):
-    def __init__(self, mod: Any) -> None:
-        super().__init__(mod)
-        self.count = 0
-
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
         return made if (made := self._made(call)) is not None else call
@@ -59,7 +48,6 @@ class _Squares(relax.PyExprMutator):
         plain = all(int(e) == 0 for e in (*a.padding, *a.output_padding)) and all(int(e) == 1 for e in a.dilation)
         if not apart or not plain:
             return None
-        self.count += 1
         squares = np.ascontiguousarray(weights.transpose(1, 2, 3, 0).reshape(outputs * high * wide, inputs, 1, 1))
         emit = self.builder_.emit
         pixels = emit(relax.op.nn.conv2d(call.args[0], relax.const(squares, str(call.args[1].ty.dtype))))
