@@ -34,4 +34,5 @@ def test_metaschedule(jobs):
     records.write_text(before + '[0, [[["half')  # killed while it wrote
     again = jobs.tune("dense", "metaschedule", 4)
     assert jobs.comes_again("dense", "metaschedule", 4, found)
-    assert again["schedule"] == found["schedule"] and records.read_text() == before
+    assert again["claimed_s"] == found["claimed_s"] and again["curve"] == found["curve"]  # TVM writes layouts anew
+    assert again["trials"] == found["trials"] and records.read_text() == before
