@@ -114,7 +114,7 @@ def _measured(args: argparse.Namespace, made: Scheduled, own: Scheduled) -> int:
     """Build, compare and time both schedules on this CPU, in turns."""
     from roller_tvm.tvm_env import set_threads
 
-    plans = tool("roller_bench.figures.plans")
+    plans = tool("roller_bench.schedule_times")
     set_threads(made.device.units)
     _, build = plans.operator_here(args.words[0], args.words[1:], made.device.units)
     expected = build(None)[1]()

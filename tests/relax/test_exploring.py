@@ -85,7 +85,7 @@ def test_it_ends_with_the_winners_and_goes_on_from_its_state(compiled, tmp_path)
     kernels = {time.name for time in model.profile(inputs, 2)}
     assert not any("site" in name for name in kernels), kernels
     again = model_of(compiled)[0].explore(inputs, top=3, records=tmp_path / "records")
-    assert again.done and again.runs >= 40 and len(again.wall_s) == again.runs - result.runs
+    assert again.done and again.runs >= result.runs and len(again.wall_s) == again.runs - result.runs
     fresh = roller_tvm.compile(compiled[0], LLVM, records=tmp_path / "records")
     right(fresh.run(inputs), expected)
     assert any(plan.how == "record" for plan in fresh.report().plans)

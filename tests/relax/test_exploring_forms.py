@@ -1,5 +1,7 @@
 """Forms of a whole model: built with one choice turned, compared, kept where they are said to be faster."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ import roller_tvm  # noqa: E402
 from roller_tvm import exploring, forms  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.relax import choices, layout_cost  # noqa: E402
+from roller_tvm.tvm_env import threads  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
@@ -39,7 +42,11 @@ def product():
 
 @pytest.fixture
 def said(monkeypatch):
-    """Names of forms that are said to be faster, and those that were run."""
+    """Names of forms that are said to be faster, and those that were run; nobody has asked for threads, of two CPUs."""
+    facts = replace(threads._facts(), logical=2, cores=2)
+    monkeypatch.setattr(threads, "_facts", lambda: facts)
+    monkeypatch.setattr(threads, "_asked", None)
+    monkeypatch.delenv(threads.ENVIRONMENT, raising=False)
     told = {"faster": [], "ran": []}
     keep = forms.Forms._keep
 
