@@ -6,7 +6,8 @@ from pathlib import Path
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 # Parts of a message that depend on the machine, or on a version: paths, CPUs and their lists, numbers with a point.
 VARIES = re.compile(
-    r"""(…|\.\.\.|(?<=mcpu=)[\w-]+|(?<="mcpu":")[\w-]+|\d+\.[\w.]+|(?<=near: ).*?(?=;|$)|(?<=known: ).*?(?=;|$))"""
+    r"""(…|\.\.\.|(?<=mcpu=)[\w-]+|(?<="mcpu":")[\w-]+|(?<=num-cores=)\d+|\d+\.[\w.]+"""
+    r"""|(?<=near: ).*?(?=;|$)|(?<=known: ).*?(?=;|$))"""
 )
 
 
