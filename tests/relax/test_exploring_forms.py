@@ -1,7 +1,5 @@
 """Forms of a whole model: built with one choice turned, compared, kept where they are said to be faster."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,6 @@ import roller_tvm  # noqa: E402
 from roller_tvm import exploring, forms  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.relax import choices, layout_cost  # noqa: E402
-from roller_tvm.tvm_env import threads  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
@@ -42,11 +39,9 @@ def product():
 
 @pytest.fixture
 def said(monkeypatch):
-    """Names of forms that are said to be faster, and those that were run; nobody has asked for threads, of two CPUs."""
-    facts = replace(threads._facts(), logical=2, cores=2)
-    monkeypatch.setattr(threads, "_facts", lambda: facts)
-    monkeypatch.setattr(threads, "_asked", None)
-    monkeypatch.delenv(threads.ENVIRONMENT, raising=False)
+    """Names of forms that are said to be faster, and those that were run; two threads may be had anywhere."""
+    monkeypatch.setattr(forms, "use_threads", lambda threads=None, otherwise=None: threads or min(otherwise, 2))
+    monkeypatch.setattr(forms, "wanted_threads", lambda otherwise=None: otherwise)
     told = {"faster": [], "ran": []}
     keep = forms.Forms._keep
 
@@ -118,11 +113,12 @@ def test_what_cannot_be_turned_is_told(said, tmp_path, monkeypatch):
 def test_a_form_with_other_results_is_not_taken(said, tmp_path, monkeypatch):
     mod, x, _ = product()
     model = roller_tvm.compile(mod, LLVM, device=CPU)
+    before = model.threads
     monkeypatch.setattr(forms, "difference", lambda got, right, terms: "error 1 at magnitude 1")
     said["faster"].append("threads: 1")
     result = model.explore({next(iter(model.inputs)): x}, top=1, records=tmp_path / "records")
     assert "threads: 1: not tried, its results differ: error 1 at magnitude 1" in result.notes
-    assert not said["ran"] and model.threads == 2
+    assert not said["ran"] and model.threads == before
 
 
 @pytest.mark.parametrize("forms", [{"winograd": True}, {"threads": 0}, {"arranged": "CHWN"}, {"other": 1}, []])
