@@ -12,6 +12,7 @@ import roller_tvm  # noqa: E402
 from roller_tvm import exploring, forms  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.relax import choices, layout_cost  # noqa: E402
+from roller_tvm.tvm_env import threads  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
@@ -39,8 +40,10 @@ def product():
 
 @pytest.fixture
 def said(monkeypatch):
-    """Names of forms that are said to be faster, and those that were run; two threads may be had anywhere."""
-    monkeypatch.setattr(forms, "use_threads", lambda threads=None, otherwise=None: threads or min(otherwise, 2))
+    """Names of forms that are said to be faster, and those that were run; two threads may be had, none was asked."""
+    monkeypatch.setattr(threads, "_asked", None)
+    monkeypatch.delenv(threads.ENVIRONMENT, raising=False)
+    monkeypatch.setattr(forms, "use_threads", lambda given=None, otherwise=None: given or min(otherwise, 2))
     monkeypatch.setattr(forms, "wanted_threads", lambda otherwise=None: otherwise)
     told = {"faster": [], "ran": []}
     keep = forms.Forms._keep
