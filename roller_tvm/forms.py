@@ -72,11 +72,9 @@ class Forms:
             return "the operators have not settled"
         if self._late:
             return SPENT
-        if (count := form.values.get("threads")) is not None and wanted_threads(count) != count:
-            return "their number was given"
-        if count is not None and self.session.request.threads is not None:
-            return "their number was given"
-        return ""
+        count = form.values.get("threads")
+        given = self.session.request.threads is not None or (count is not None and wanted_threads(count) != count)
+        return "their number was given" if count is not None and given else ""
 
     @property
     def _late(self) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from roller_bench.timing import kernel_timer
 from roller_tvm.device import default_cpu_target
 from roller_tvm.ir.operators import parse_params
 from roller_tvm.te import te_operator
+from roller_tvm.tuning.numerics import make_inputs
 from roller_tvm.tvm_env import line
 
-#: Of answers, between one order of adding up and another.
-TOLERANCE = 1e-3
 #: What times a kernel (seconds of so many runs at a time, so often), and what runs it for its answer.
 Built = tuple[Callable[[int, int], Sequence[float]], Callable[[], np.ndarray]]
 
@@ -22,17 +22,13 @@ Built = tuple[Callable[[int, int], Sequence[float]], Callable[[], np.ndarray]]
 def opened(module: Any, name: str, arrays: Sequence[Any], cpu: Any) -> Built:
     """Open a built kernel on its arguments; the last one is the answer."""
 
-    def timed(number: int, repeat: int) -> Sequence[float]:
-        evaluator = module.time_evaluator(name, cpu, number=number, repeat=repeat)
-        return [float(s) for s in evaluator(*arrays).results]
-
     def answer() -> np.ndarray:
         last = arrays[-1].numpy()
         arrays[-1].copyfrom(np.full(last.shape, np.nan, last.dtype))  # what is not written is not an earlier answer
         module[name](*arrays)
         return np.asarray(arrays[-1].numpy())
 
-    return timed, answer
+    return kernel_timer(module, name, arrays, cpu).evaluate, answer
 
 
 def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
@@ -45,7 +41,7 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     from roller_tvm.te import read_te
 
     reading = read_te(list(tensors))
-    arrays = [tvm.nd.array(a) for a in arguments(tensors)]
+    arrays = [tvm.nd.array(a) for a in make_inputs(tensors)]
 
     def build(steps: Any) -> Built:
         if steps is None:
@@ -71,7 +67,7 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
 
     func = te.create_prim_func(list(tensors))
     reading = read_prim_func(func, name="main", constants=())
-    arrays = [tvm.runtime.tensor(a) for a in arguments(tensors)]
+    arrays = [tvm.runtime.tensor(a) for a in make_inputs(tensors)]
 
     def build(steps: Any) -> Built:
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -87,18 +83,6 @@ def operator_here(operator: str, params: Sequence[str], threads: int) -> tuple[A
     """Return a named operator as the planner reads it, and a builder of a plan's steps, on this environment's line."""
     tensors = list(te_operator(operator, **parse_params(" ".join(params))))
     return (relay_builder if line() == "relay" else relax_builder)(tensors, default_cpu_target(threads))
-
-
-def error_of(answer: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference over the largest magnitude; nan if part of the answer was not written."""
-    return float(np.max(np.abs(answer - expected)) / (np.max(np.abs(expected)) or 1))
-
-
-def arguments(tensors: Sequence[Any]) -> list[np.ndarray]:
-    """Return random inputs and an output."""
-    rng = np.random.default_rng(0)
-    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in tensors]
-    return [rng.standard_normal(shape).astype(dtype) for shape, dtype in shapes]
 
 
 def seconds_of(timed: Callable[[int, int], Sequence[float]]) -> float:

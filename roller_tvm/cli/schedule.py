@@ -114,17 +114,17 @@ def _measured(args: argparse.Namespace, made: Scheduled, own: Scheduled) -> int:
     """Build, compare and time both schedules on this CPU, in turns."""
     from roller_tvm.tvm_env import set_threads
 
-    plans = tool("roller_bench.schedule_times")
+    kernels, running = tool("roller_bench.schedule_times"), tool("roller_bench.running")
     set_threads(made.device.units)
-    _, build = plans.operator_here(args.words[0], args.words[1:], made.device.units)
+    _, build = kernels.operator_here(args.words[0], args.words[1:], made.device.units)
     expected = build(None)[1]()
     timed, read = [], _as_tvm_reads(args)
     for scheduled, name in ((made, str(args.schedule_from)), (own, "Roller's own")):
         times, answer = build(renamed(scheduled.script, scheduled.expression, read).steps)
-        if not (error := plans.error_of(answer(), expected)) <= plans.TOLERANCE:
+        if not (error := running.relative_error([answer()], [expected])) <= running.TOLERANCE:
             raise WrongAnswer(f"its answer is {error:.1e} off TVM's own schedule's", name, "report the script")
         timed.append(times)
-    (first, second), (again, once_more) = [[plans.seconds_of(times) for times in timed] for _ in range(2)]
+    (first, second), (again, once_more) = [[kernels.seconds_of(times) for times in timed] for _ in range(2)]
     mine, theirs = min(first, again), min(second, once_more)
     print(f"# measured {seconds(mine)}; Roller's own {seconds(theirs)} ({mine / theirs:.2f} times)")
     return 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import BadInput, RecordError
 from .choices import Choices
+from .modules import is_prim_func
 from .record_files import opened
 from .schedule import SCHEDULED
 from .targets import for_other_kernels, kernels_of
@@ -45,7 +46,7 @@ def database_in_use(given: Any, target: Any) -> Iterator[Any]:
 
 def left_of(mod: Any) -> set[str]:
     """Return the names of the PrimFuncs without a schedule."""
-    funcs = ((v, f) for v, f in mod.functions_items() if type(f).__name__ == "PrimFunc")
+    funcs = ((v, f) for v, f in mod.functions_items() if is_prim_func(f))
     return {str(var.name_hint) for var, func in funcs if SCHEDULED not in (func.attrs or {})}
 
 
