@@ -11,10 +11,10 @@ pytestmark = pytest.mark.te
 
 from roller_check.fuzz import command, history  # noqa: E402
 from roller_check.fuzz.generate import random_model  # noqa: E402
-from roller_check.fuzz.judge import Verdict, differs  # noqa: E402
+from roller_check.fuzz.judge import Verdict, differs, judge  # noqa: E402
 from roller_check.fuzz.shrink import shrunk  # noqa: E402
 from roller_check.fuzz.ways import Ways  # noqa: E402
-from roller_check.fuzz.worker import run, truth  # noqa: E402
+from roller_check.fuzz.worker import moves, reference, run, truth  # noqa: E402
 from roller_tvm.tuning.supervise import Reply  # noqa: E402
 
 #: Models of the fixed part: of one to five nodes, built in this process, each of them another way.
@@ -26,9 +26,9 @@ SEEDS = (10047, 10049, 10050, 10052)
 def test_a_few_models_are_right(seed):
     model, inputs = random_model(seed)
     data = model.SerializeToString()
-    feeds, answers, moved = truth(data, inputs)
+    feeds, answers = truth(data, inputs)
     got, *_ = run(data, feeds, "roller", Ways.of_seed(seed))
-    assert not differs(got, answers, moved)
+    assert not differs(got, answers, moves(data, feeds, answers))
 
 
 def test_a_seed_is_one_model_and_all_kinds_come():
@@ -44,6 +44,47 @@ def test_what_differs():
     assert not differs([np.float32([1, 2.5, np.nan])], [one], [np.array([0, 0.5, 0])])  # the model jumps there
     assert "not float32[3]" in differs([one[:2]], [one], [still])
     assert "1 of 3" in differs([np.float32([1, 2, 3])], [one], [still])
+
+
+class Told:
+    """A worker whose builds give made-up replies; the rest is computed here."""
+
+    def __init__(self, ours, plain):
+        self.builds = {"roller": ours, "tvm": plain}
+
+    def call(self, name, args, limit_s):
+        if name == "run":
+            return self.builds[args[2]]
+        functions = {"truth": truth, "moves": moves, "reference": reference, "least": lambda: 0.01}
+        return Reply("ok", functions[name](*args))
+
+
+def test_the_word_of_each_witness():
+    from onnx import helper
+
+    from roller_check.fuzz.generate import as_model
+
+    x = np.float32([0.5, -1, 2])
+    model = as_model([helper.make_node("Relu", ["x"], ["y"])], {"x": x}, {}, ["y"])
+    right, odd = np.maximum(x, 0), x
+    answer, dead = (lambda a, s=0.1: Reply("ok", ([a], s, []))), Reply("crash", text="SIGSEGV")
+    refused = Reply("build error", text="no")
+    for ours, plain, outcome in (
+        (answer(right), dead, "right"),
+        (answer(right, 2.0), answer(right), "right"),
+        (answer(right, 2.3), answer(right), "slow build"),
+        (answer(right, 2.3), answer(odd), "slow build"),
+        (answer(odd), answer(right), "wrong"),
+        (answer(odd), answer(odd), "as plain TVM"),
+        (answer(odd), refused, "wrong"),  # by ONNX's own evaluator
+        (answer(odd), answer(x + 1), "wrong"),
+        (refused, answer(right), "error"),
+        (refused, answer(odd), "error"),
+        (refused, refused, "as plain TVM"),
+        (dead, refused, "crash"),
+        (dead, dead, "as plain TVM"),
+    ):
+        assert judge(model, {"x": x}, Told(ours, plain)).outcome == outcome, (ours, plain)
 
 
 def test_a_failure_is_shrunk_to_its_node():

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_check.fuzz import history
-from roller_check.fuzz.judge import DRAW_S, OUTCOMES, WORKER, Verdict, judge, judge_cuda
+from roller_check.fuzz.judge import LIMIT_S, OUTCOMES, WORKER, Verdict, judge, judge_cuda
 from roller_check.fuzz.shrink import shrunk
 from roller_check.fuzz.ways import Ways
 from roller_tvm.tuning.supervise import Worker
@@ -103,7 +103,7 @@ def draw(seed: int, opens: bool, worker: Worker) -> tuple[Any, dict[str, Any]] |
     """Return the model of a seed; a verdict if onnxruntime, which computes its values, fails or has no end."""
     from onnx import load_model_from_string
 
-    reply = worker.call("draw", (seed, opens), DRAW_S)
+    reply = worker.call("draw", (seed, opens), LIMIT_S)
     if not reply.ok:
         return Verdict("no truth", f"onnxruntime: {reply.text}")
     return load_model_from_string(reply.value[0]), reply.value[1]

@@ -128,13 +128,18 @@ def as_model(nodes: list[Any], inputs: dict[str, np.ndarray], constants: dict[st
 
 def run_onnx(model: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Return onnxruntime's answers, computed without its optimisations."""
+    found: list[np.ndarray] = session(model.SerializeToString()).run(None, inputs)
+    return found
+
+
+def session(model: bytes) -> Any:
+    """Return onnxruntime's session of a model, without optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    found: list[np.ndarray] = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, inputs)
-    return found
+    return onnxruntime.InferenceSession(model, options)
 
 
 def unary(d: Draft) -> None:

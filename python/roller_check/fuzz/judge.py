@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from roller_check.fuzz.ways import PLAINLY, Ways
-from roller_tvm.tuning.supervise import Worker
+from roller_tvm.tuning.supervise import Reply, Worker
 
-OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "no truth")
-#: Seconds that a build and two runs may take.
-LIMIT_S = 150.0
-#: Seconds that drawing a model may take; onnxruntime has no end at some convolutions.
-DRAW_S = 30.0
+OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "as plain TVM", "no truth")
+#: Seconds by the clock after which a worker is stuck: by the processor's time it ends itself (see `worker.limited`).
+LIMIT_S = 900.0
 #: A build is slow above so many times plain TVM's seconds, plus one second.
 SLOW = 10.0
 #: Relative and absolute error by dtype: rounding differs by the order of sums.
 TOLERANCE = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-5}
 WORKER = "roller_check.fuzz.worker"
+#: Replies of a process that died or had no end.
+STUCK = ("crash", "run timeout", "build timeout")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Verdict:
     Parameters
     ----------
     outcome : str
-        One of `OUTCOMES`; "no truth": plain TVM and onnxruntime disagree, or plain TVM cannot build it.
+        One of `OUTCOMES`. "as plain TVM": both refuse the model, or both answer alike and otherwise than onnxruntime;
+        "no truth": onnxruntime, ONNX's own evaluator and plain TVM disagree.
     told : str
     plain_s, ours_s : float
         The processor's seconds of the builds; 0 for plain TVM's if ours was right within a second.
@@ -53,29 +54,47 @@ def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways 
     known = worker.call("truth", (data, inputs), LIMIT_S)
     if not known.ok:
         return Verdict("no truth", f"onnxruntime: {known.text}")
-    feeds, answers, moved = known.value
+    feeds, answers = known.value
     ours = worker.call("run", (data, feeds, "roller", ways), LIMIT_S)
-    wrong = differs(ours.value[0], answers, moved) if ours.ok else ""
+    still = [np.zeros(a.shape) for a in answers]
+    wrong = differs(ours.value[0], answers, still) if ours.ok else ""
     ours_s, made = (ours.value[1], tuple(ours.value[2])) if ours.ok else (0.0, ())
-    if ours.ok and not wrong and ours_s <= 1:
+    if ours.ok and not wrong and (ours_s <= 1 or ours_s <= 1 + SLOW * worker.call("least", (), LIMIT_S).value):
         return Verdict("right", "", 0.0, ours_s, made)
     plain = worker.call("run", (data, feeds, "tvm"), LIMIT_S)
     plain_s = plain.value[1] if plain.ok else 0.0
-    told = differs(plain.value[0], answers, moved) if plain.ok else plain.text
-    if not ours.ok and ours.kind in ("crash", "run timeout") and (plain.ok or plain.kind != ours.kind):
+    if not ours.ok and ours.kind in STUCK and (plain.ok or plain.kind not in STUCK):
         return Verdict("crash", ours.text, plain_s)
-    if told:  # plain TVM is no witness
-        return Verdict("no truth", ("ours is right; " if ours.ok and not wrong else "") + told, plain_s, ours_s, made)
     if not ours.ok:
-        return Verdict("error", ours.text, plain_s)
+        return Verdict("error" if plain.ok else "as plain TVM", ours.text, plain_s)
     if wrong:
-        allowed = [shift + off for shift, off in zip(moved, _rounding(plain.value[0], answers), strict=True)]
-        wrong = differs(ours.value[0], answers, allowed)
-    if wrong:
-        return Verdict("wrong", wrong, plain_s, ours_s, made)
-    if ours_s > SLOW * plain_s + 1:
+        moved = worker.call("moves", (data, feeds, answers), LIMIT_S)
+        outcome, told = _disagreed(data, feeds, answers, moved.value if moved.ok else still, ours, plain, worker)
+        if outcome != "right":
+            return Verdict(outcome, told, plain_s, ours_s, made)
+    if plain.ok and ours_s > SLOW * plain_s + 1:
         return Verdict("slow build", f"{ours_s:.1f} s, plain TVM {plain_s:.2f} s", plain_s, ours_s, made)
-    return Verdict("right", "", plain_s, ours_s, made)
+    return Verdict("right", "" if plain.ok else f"plain TVM: {plain.text}", plain_s, ours_s, made)
+
+
+def _disagreed(
+    data: bytes, feeds: list[dict[str, np.ndarray]], answers: list[np.ndarray], moved: list[np.ndarray], ours: Reply,
+    plain: Reply, worker: Worker,
+) -> tuple[str, str]:  # fmt: skip
+    """Return the outcome and the difference where ours is not onnxruntime's answer, by plain TVM's or numpy's word."""
+    got = ours.value[0]
+    if not (told := differs(got, answers, moved)):
+        return "right", ""
+    if plain.ok and not differs(plain.value[0], answers, moved):
+        allowed = [shift + off for shift, off in zip(moved, _rounding(plain.value[0], answers), strict=True)]
+        told = differs(got, answers, allowed)
+        return ("wrong", told) if told else ("right", "")
+    if plain.ok and not differs(got, plain.value[0], moved):
+        return "as plain TVM", told
+    numpys = worker.call("reference", (data, feeds), LIMIT_S)
+    if not numpys.ok or differs(numpys.value, answers, moved):
+        return "no truth", f"{told}; plain TVM: {plain.text if not plain.ok else 'another answer'}"
+    return "wrong", f"{told}; plain TVM has no answer or another"
 
 
 def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = PLAINLY) -> Verdict:  # noqa: ARG001
@@ -84,8 +103,8 @@ def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: 
     if not reply.ok:
         # Whatever plain TVM cannot import is no model; the rest is ours.
         plain = worker.call("run", (model.SerializeToString(), [inputs], "tvm"), LIMIT_S)
-        outcome = "crash" if reply.kind in ("crash", "build timeout") else "error"
-        return Verdict(outcome if plain.ok else "no truth", reply.text)
+        outcome = "crash" if reply.kind in STUCK else "error"
+        return Verdict(outcome if plain.ok else "as plain TVM", reply.text)
     wrong, told, seconds = reply.value
     return Verdict("wrong" if wrong else "right", told, 0.0, seconds)
 

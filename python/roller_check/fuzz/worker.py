@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,20 +20,32 @@ MARKS = ("connected", "lstm", "gru", "rnn")
 #: Inputs shifted by this share show where an answer jumps (a comparison, a rounding, an integer cast).
 SHIFT = 1e-5
 SHIFTED = 6
+#: Seconds of the processor that a call may take; onnxruntime has no end at some convolutions.
+LIMITS_S = {"draw": 30.0}
+LIMIT_S = 150.0
 #: Open extents that a model is run with, beside the one drawn.
 OPEN_SIZES = (1, 3, 16, 33)
 
 
 def hello() -> None:
     """Build one model either way: what a process loads once is no part of a model's time."""
+    for schedules in ("tvm", "roller"):
+        run(*_smallest(), schedules)
+
+
+def _smallest() -> tuple[bytes, list[dict[str, np.ndarray]]]:
     from onnx import helper
 
     from roller_check.fuzz.generate import as_model
 
     x = {"x": np.ones((4, 8), "float32")}
-    model = as_model([helper.make_node("Exp", ["x"], ["y"])], x, {}, ["y"]).SerializeToString()
-    for schedules in ("tvm", "roller"):
-        run(model, [x], schedules)
+    return as_model([helper.make_node("Exp", ["x"], ["y"])], x, {}, ["y"]).SerializeToString(), [x]
+
+
+@functools.cache
+def least() -> float:
+    """Return the seconds that plain TVM takes for a model of one small kernel: it takes no less for any other."""
+    return min(run(*_smallest(), "tvm")[1] for _ in range(2))
 
 
 def draw(seed: int, opens: bool) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -77,31 +91,47 @@ def used(plans: Sequence[KernelPlan]) -> list[str]:
     return sorted({name for name in found if name == "tvm" or name.startswith("cpu.")} | marks)
 
 
-def truth(
-    model: bytes, inputs: dict[str, np.ndarray]
-) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray], list[np.ndarray]]:
-    """Return inputs of all sizes, onnxruntime's answers, and how far each element moves if the inputs move a little."""
+def truth(model: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray]]:
+    """Return inputs of all sizes and onnxruntime's answers to each."""
     import onnx
 
-    from roller_check.fuzz.generate import run_onnx
+    from roller_check.fuzz.generate import session
 
-    own, feeds = onnx.load_model_from_string(model), list[dict[str, np.ndarray]]()
-    answers, moved = list[np.ndarray](), list[np.ndarray]()
+    feeds, answers, made = list[dict[str, np.ndarray]](), list[np.ndarray](), session(model)
+    for feed in of_sizes(onnx.load_model_from_string(model), inputs):
+        try:
+            answers += made.run(None, feed)
+            feeds.append(feed)
+        except Exception:  # of other sizes it is no model
+            if feed is inputs:
+                raise
+    return feeds, answers
+
+
+def moves(model: bytes, feeds: list[dict[str, np.ndarray]], answers: list[np.ndarray]) -> list[np.ndarray]:
+    """Return how far each element of onnxruntime's answers moves if the inputs move a little."""
+    from roller_check.fuzz.generate import session
+
+    moved, made = [np.zeros(a.shape) for a in answers], session(model)
+    each = len(answers) // len(feeds)
     with np.errstate(all="ignore"):
-        for feed in of_sizes(own, inputs):
-            try:
-                own_answers, rng = run_onnx(own, feed), np.random.default_rng(0)
-            except Exception:  # of other sizes it is no model
-                if feed is inputs:
-                    raise
-                continue
-            own_moved = [np.zeros(a.shape) for a in own_answers]
+        for number, feed in enumerate(feeds):
+            rng = np.random.default_rng(0)
             for _ in range(SHIFTED):
-                near = {name: _shifted(value, rng) for name, value in feed.items()}
-                for place, (new, old) in enumerate(zip(run_onnx(own, near), own_answers, strict=True)):
-                    own_moved[place] = np.fmax(own_moved[place], np.abs(_numbers(new) - _numbers(old)))
-            feeds, answers, moved = [*feeds, feed], [*answers, *own_answers], [*moved, *own_moved]
-    return feeds, answers, moved
+                near = made.run(None, {name: _shifted(value, rng) for name, value in feed.items()})
+                for place, new in enumerate(near, number * each):
+                    moved[place] = np.fmax(moved[place], np.abs(_numbers(new) - _numbers(answers[place])))
+    return moved
+
+
+def reference(model: bytes, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
+    """Return the answers of ONNX's own evaluator in numpy: another witness where plain TVM is none."""
+    from onnx import load_model_from_string
+    from onnx.reference import ReferenceEvaluator
+
+    made = ReferenceEvaluator(load_model_from_string(model))
+    with np.errstate(all="ignore"):
+        return [np.asarray(answer) for feed in feeds for answer in made.run(None, feed)]
 
 
 def of_sizes(model: Any, inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
@@ -127,7 +157,23 @@ def _numbers(a: np.ndarray) -> Any:
     return np.nan_to_num(np.asarray(a, "float64"), nan=1e30)
 
 
+def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that ends its process by SIGPROF after its seconds of the processor: other work may run."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        signal.setitimer(signal.ITIMER_PROF, LIMITS_S.get(function.__name__, LIMIT_S))
+        try:
+            return function(*args)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    return call
+
+
 if __name__ == "__main__":
     from roller_check.fuzz.cuda import kernels
 
-    main({"hello": hello, "draw": draw, "run": run, "truth": truth, "cuda": kernels})
+    called = {"hello": hello, "draw": draw, "run": run, "truth": truth, "moves": moves, "least": least,
+              "reference": reference, "cuda": kernels}  # fmt: skip
+    main({name: limited(function) for name, function in called.items()})
