@@ -174,6 +174,7 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
 if __name__ == "__main__":
     from roller_check.fuzz.cuda import kernels
 
+    called: dict[str, Callable[..., Any]]
     called = {"hello": hello, "draw": draw, "run": run, "truth": truth, "moves": moves, "least": least,
               "reference": reference, "cuda": kernels}  # fmt: skip
     main({name: limited(function) for name, function in called.items()})
