@@ -7,6 +7,7 @@ this process makes the same by itself. Threads would wait for each other, becaus
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import select
@@ -59,6 +60,41 @@ def shared(function: Callable[[Item], Made], items: Sequence[Item], cache: DiskC
             done |= _with_forks(function, items, rest) if len(rest) > 1 else {}
             break
     return [done[n] if n in done else function(item) for n, item in enumerate(items)]
+
+
+def deadly(function: Callable[[], object]) -> str:
+    """Return the signal that ends a process which calls this function, '' if it comes back, or nothing is known.
+
+    A fork tries it, where one is safe. It must run no thread, and no code of other threads.
+
+    Examples
+    --------
+    >>> deadly(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    'SIGSEGV'
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return ""
+    try:
+        fork = _forked(lambda: _only(function))
+    except OSError:  # no more processes, or no memory for one
+        return ""
+    try:
+        _, status = os.waitpid(fork, 0)
+    except BaseException:  # Ctrl-C
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
+        raise
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+
+
+def _only(function: Callable[[], object]) -> NoReturn:
+    """Call a function: the whole life of a fork."""
+    try:
+        _silently()
+        with contextlib.suppress(Exception):  # the parent sees it for itself
+            function()
+    finally:
+        os._exit(0)
 
 
 def may_fork(cache: DiskCache | None) -> bool:
@@ -119,12 +155,7 @@ def _work(function: Callable[[Item], Any], items: Sequence[Item], todo: int) -> 
     """Make items until there are none: the whole life of a fork, which says nothing and ends with its parent."""
     parent = os.getppid()
     try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        gc.freeze()  # a collection would write to all memory, and so copy it
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silence, stream)
+        _silently()
         for n in _taken(todo):
             if os.getppid() != parent:
                 break
@@ -133,6 +164,17 @@ def _work(function: Callable[[Item], Any], items: Sequence[Item], todo: int) -> 
         leave_temporary_folder()
     finally:
         os._exit(0)
+
+
+def _silently() -> None:
+    """Make this fork silent, ended by Ctrl-C, and its memory its parent's as far as possible."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.disable()  # it keeps a stream of its own
+    gc.freeze()  # a collection would write to all memory, and so copy it
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
 
 
 def _taken(todo: int) -> Iterator[int]:

@@ -135,3 +135,9 @@ def test_what_the_cache_holds_needs_no_fork(cache, monkeypatch):
     monkeypatch.setattr(forks, "LONG_S", 10.0)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a fork"))
     assert forks.shared(kept(cache, abs), range(-3, 0), cache) == [3, 2, 1]
+
+
+def test_a_function_that_ends_its_process(monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    assert forks.deadly(lambda: os.kill(os.getpid(), signal.SIGSEGV)) == "SIGSEGV"
+    assert forks.deadly(lambda: 1 / 0) == forks.deadly(lambda: os._exit(3)) == ""

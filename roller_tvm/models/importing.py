@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import foreign
 from ..errors import BadInput, UnsupportedOperator, UsageError, last_line
+from ..forks import deadly
 from .agreement import check_outputs, check_types
 from .arguments import Signature
 from .onnx_file import Onnx, input_shapes, node_of, read_onnx
@@ -259,6 +260,8 @@ class Importer(ABC):
         if path.suffix == JSON and not set(MODULE_KEYS) & set(foreign.parsed(text, str(path), form, remedy)):
             raise BadInput(f"is not {form}", str(path), remedy)
         check_trust(path, form, trusted)
+        if ended := deadly(lambda: read(text)):
+            raise BadInput(f"is not {form}: TVM's reader of it ends by {ended}", str(path), remedy)
         try:
             return read(text)
         except Exception as error:  # whatever the reader stumbles over

@@ -1,5 +1,7 @@
 """Files that are programs are read when somebody says that they are trusted, and not before."""
 
+import json
+import threading
 import zipfile
 
 import numpy as np
@@ -78,3 +80,15 @@ def test_what_no_reader_should_see_is_refused_before_tvm(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(BadInput, match="is not a Rel.* module as JSON: (byte 0|brackets deeper)"):
         load_model(path, trusted=True)
+
+
+def test_a_module_within_itself(tmp_path, monkeypatch):
+    # TVM's reader calls itself until its stack ends, and with it the process.
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    file = hostile(tmp_path / "model.json", tmp_path / "ran")
+    graph = json.loads(file.read_text())
+    at, node = next((n, node) for n, node in enumerate(graph["nodes"]) if isinstance(node.get("data"), list))
+    node["data"] = [at, *node["data"][1:]]
+    file.write_text(json.dumps(graph))
+    with pytest.raises(BadInput, match="is not a .* module as JSON"):
+        load_model(file, trusted=True)
