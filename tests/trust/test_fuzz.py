@@ -11,7 +11,7 @@ pytestmark = pytest.mark.te
 
 from roller_check.fuzz import command, history  # noqa: E402
 from roller_check.fuzz.generate import random_model  # noqa: E402
-from roller_check.fuzz.judge import Verdict, differs, judge  # noqa: E402
+from roller_check.fuzz.judge import Verdict, differs, judge, judge_times  # noqa: E402
 from roller_check.fuzz.shrink import shrunk  # noqa: E402
 from roller_check.fuzz.ways import Ways  # noqa: E402
 from roller_check.fuzz.worker import moves, reference, run, truth  # noqa: E402
@@ -85,6 +85,14 @@ def test_the_word_of_each_witness():
         (dead, dead, "as plain TVM"),
     ):
         assert judge(model, {"x": x}, Told(ours, plain)).outcome == outcome, (ours, plain)
+
+
+def test_what_is_slower():
+    model, inputs = random_model(3)
+    for ours, plain, outcome in ((1e-5, 1e-6, "right"), (1e-4, 9.1e-5, "right"), (1e-4, 8e-5, "slower")):
+        worker = Told(None, None)
+        worker.call = lambda name, args, limit_s, told=(ours, plain): Reply("ok", told)
+        assert judge_times(model, inputs, worker).outcome == outcome
 
 
 def test_a_failure_is_shrunk_to_its_node():

@@ -3,6 +3,7 @@
     python -m roller_check fuzz --seed 1000 --models 500 --results fuzz.jsonl     # again: goes on where it ended
     python -m roller_check fuzz --seed 1234 --models 1 --keep folder              # one model, and the model file
     python -m roller_check fuzz --cuda --models 500 --results fuzz-cuda.jsonl   # kernels for GPUs (Relax line)
+    python -m roller_check fuzz --times --models 200            # speed of the models' runs, beside plain TVM's
     python -m roller_check fuzz --history benchmarks/fuzz.jsonl --models 0      # the counts of all runs so far
 
 Exit code 1 if a model was wrong, crashed, failed or was slow to build where plain TVM was not.
@@ -15,12 +16,13 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from roller_check.fuzz import history
-from roller_check.fuzz.judge import LIMIT_S, OUTCOMES, WORKER, Verdict, judge, judge_cuda
+from roller_check.fuzz.judge import LIMIT_S, OUTCOMES, WORKER, Verdict, judge, judge_cuda, judge_times
 from roller_check.fuzz.shrink import shrunk
 from roller_check.fuzz.ways import Ways
 from roller_tvm.tuning.supervise import Worker
@@ -28,6 +30,7 @@ from roller_tvm.tvm_env import line
 
 #: Outcomes that are failures.
 BAD = ("wrong", "crash", "error", "slow build")
+Judge = Callable[..., Verdict]
 #: Models after which the worker process starts anew.
 FRESH = 200
 
@@ -39,6 +42,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no model after this time")
     parser.add_argument("--threads", type=int, default=2, help="threads of TVM's pool; default 2")
     parser.add_argument("--cuda", action="store_true", help="kernels for GPUs: small ones executed, all compiled")
+    parser.add_argument("--times", action="store_true", help="only time runs on one thread, ours and plain TVM's")
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON lines; seeds that it has are not run again")
     parser.add_argument("--history", type=Path, metavar="FILE", help="add the counts of new models to this file")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the models that fail, shrunk, to it")
@@ -55,7 +59,7 @@ def main(words: list[str] | None = None) -> int:
                 continue
             if number % FRESH == FRESH - 1:
                 worker.kill()
-            row = one(seed, worker, args.keep, args.cuda)
+            row = one(seed, worker, args.keep, judge_times if args.times else judge_cuda if args.cuda else judge)
             count[row["outcome"]] += 1
             used.update(row["used"])
             begin = seed if not new else begin
@@ -64,7 +68,7 @@ def main(words: list[str] | None = None) -> int:
             if args.results:
                 with args.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
-            if row["outcome"] in BAD:
+            if row["outcome"] in (*BAD, "slower"):
                 print(f"seed {seed}: {row['outcome']}: {row['told']} [{' '.join(row['nodes'])}]", flush=True)
     finally:
         worker.kill()
@@ -78,13 +82,13 @@ def main(words: list[str] | None = None) -> int:
     return 1 if any(count[o] for o in BAD) else 0
 
 
-def one(seed: int, worker: Worker, keep: Path | None = None, cuda: bool = False) -> dict[str, Any]:
+def one(seed: int, worker: Worker, keep: Path | None = None, by: Judge = judge) -> dict[str, Any]:
     """Return the row of a seed: its outcome and, of a failure, the nodes that are left of it."""
-    drawn = draw(seed, line() == "relax" and not cuda, worker)
+    drawn = draw(seed, line() == "relax" and by is not judge_cuda, worker)
     if isinstance(drawn, Verdict):
         return {"line": line(), "seed": seed, **drawn.to_json(), "size": 0, "nodes": []}
     model, inputs = drawn
-    judged = partial(judge_cuda if cuda else judge, ways=Ways.of_seed(seed))
+    judged = partial(by, ways=Ways.of_seed(seed))
     verdict = judged(model, inputs, worker)
     row = {"line": line(), "seed": seed, **verdict.to_json(), "size": len(model.graph.node), "nodes": []}
     if verdict.outcome in BAD:

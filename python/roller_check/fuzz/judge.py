@@ -10,7 +10,9 @@ import numpy as np
 from roller_check.fuzz.ways import PLAINLY, Ways
 from roller_tvm.tuning.supervise import Reply, Worker
 
-OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "as plain TVM", "no truth")
+OUTCOMES = ("right", "wrong", "crash", "error", "slow build", "as plain TVM", "no truth", "slower")
+#: A run is slower below this share of plain TVM's speed, if it takes so many seconds.
+SHARE, LEAST_S = 0.9, 20e-6
 #: Seconds by the clock after which a worker is stuck: by the processor's time it ends itself (see `worker.limited`).
 LIMIT_S = 900.0
 #: A build is slow above so many times plain TVM's seconds, plus one second.
@@ -107,6 +109,19 @@ def judge_cuda(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: 
         return Verdict(outcome if plain.ok else "as plain TVM", reply.text)
     wrong, told, seconds = reply.value
     return Verdict("wrong" if wrong else "right", told, 0.0, seconds)
+
+
+def judge_times(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways = PLAINLY) -> Verdict:  # noqa: ARG001
+    """Time a model's runs on one thread, beside plain TVM's; the verdict's seconds are those of a run."""
+    data = model.SerializeToString()
+    known = worker.call("truth", (data, inputs), LIMIT_S)
+    reply = worker.call("times", (data, known.value[0]), LIMIT_S) if known.ok else known
+    if not reply.ok:
+        return Verdict("no truth", reply.text)
+    ours_s, plain_s = reply.value
+    slower = ours_s > LEAST_S and plain_s < SHARE * ours_s
+    told = f"{1e6 * ours_s:.1f} us, plain TVM {1e6 * plain_s:.1f}" if slower else ""
+    return Verdict("slower" if slower else "right", told, plain_s, ours_s)
 
 
 def _rounding(got: list[np.ndarray], answers: list[np.ndarray]) -> list[float]:

@@ -23,6 +23,8 @@ SHIFTED = 6
 #: Seconds of the processor that a call may take; onnxruntime has no end at some convolutions.
 LIMITS_S = {"draw": 30.0}
 LIMIT_S = 150.0
+#: Turns of a timing, and the seconds of one.
+TURNS, TURN_S = 8, 1e-3
 #: Open extents that a model is run with, beside the one drawn.
 OPEN_SIZES = (1, 3, 16, 33)
 
@@ -74,6 +76,26 @@ def run(
         seconds = sum(os.times()[:4]) - start
     answers = [np.array(a) for inputs in feeds for _, a in zip(built.run(inputs), built.run(inputs), strict=True)]
     return answers, seconds, used(built.report().plans)
+
+
+def times(model: bytes, feeds: list[dict[str, np.ndarray]]) -> tuple[float, float]:
+    """Return the seconds of a run on one thread, ours and plain TVM's: the least of many short turns.
+
+    A turn is shorter than the system's slices of time, so that other work on the machine seldom falls into the least.
+    """
+    import onnx
+
+    import roller_tvm
+
+    warnings.simplefilter("ignore")
+    own = onnx.load_model_from_string(model)
+    built = [roller_tvm.compile(own, schedules=schedules, threads=1) for schedules in ("roller", "tvm")]
+    least = [min(one.times(feeds[0], 1, 3)) for one in built]
+    for _ in range(TURNS):
+        for place, one in enumerate(built):
+            number = max(1, int(TURN_S / least[place]))
+            least[place] = min(least[place], *one.times(feeds[0], number, 3))
+    return least[0], least[1]
 
 
 def used(plans: Sequence[KernelPlan]) -> list[str]:
@@ -176,5 +198,5 @@ if __name__ == "__main__":
 
     called: dict[str, Callable[..., Any]]
     called = {"hello": hello, "draw": draw, "run": run, "truth": truth, "moves": moves, "least": least,
-              "reference": reference, "cuda": kernels}  # fmt: skip
+              "reference": reference, "times": times, "cuda": kernels}  # fmt: skip
     main({name: limited(function) for name, function in called.items()})
