@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import UsageError
 from .explore.result import ExploreResult
-from .explore.running import Exploration
+from .explore.running import PLAN, Exploration
 from .folders import work_folder
 from .forms import Forms
 from .models.arguments import Signature
@@ -129,6 +129,7 @@ class ModelExploration:
             Requests are served meanwhile: only forms are tried that need no time.
         """
         self._next("record")
+        self._leave_undecided()
         written, notes = self._made.write(self.running.explorer, self.place, self.seconds.get("explore", 0.0))
         self.notes += notes
         if written:
@@ -143,6 +144,17 @@ class ModelExploration:
             self._folder.cleanup()
             self._folder = None
         return self.result()
+
+    def _leave_undecided(self) -> None:
+        """Have no plan for fewer cores win because others had taken the cores."""
+        explorer, known = self.running.explorer, self._made.known
+        names = [row.name for row in explorer.rows() if row.name in known
+                 and (label := dict(row.best)[PLAN]) in known[row.name].fewer
+                 and label != next(iter(known[row.name].plans))]  # fmt: skip
+        if names and (why := self.running.waiting.busy):
+            self.running.undecided(names)
+            told = f"{len(names)} operators keep their plans: whether fewer cores suffice is undecided, {why}"
+            self.notes.append(f"{told}; explore again when it is quiet")
 
     def result(self) -> ExploreResult:
         """Return what is known now."""
@@ -165,6 +177,7 @@ class Serving:
 
     def __init__(self, exploration: ModelExploration) -> None:
         self.exploration = exploration
+        exploration.running.waiting.__enter__()
         self._thread: threading.Thread | None = None
         self._result: ExploreResult | None = None
         self.error: BaseException | None = None
@@ -187,9 +200,13 @@ class Serving:
 
     def _finish(self) -> None:
         try:
-            self._result = self.exploration.finish(online=True)
+            self._result = self._finished()
         except BaseException as error:  # requests go on with the variants that have won
             self.error = error
+
+    def _finished(self) -> ExploreResult:
+        self.exploration.running.waiting.__exit__()
+        return self.exploration.finish(online=True)
 
     def result(self, wait: bool = False) -> ExploreResult:
         """Return what is known; with `wait`, once the model without variants is there."""
@@ -204,7 +221,7 @@ class Serving:
         self.exploration.running.settle()
         self.exploration.running.keep()
         if self._thread is None:
-            self._result = self.exploration.finish(online=True)
+            self._result = self._finished()
         return self.result(wait=True)
 
 

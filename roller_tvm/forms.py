@@ -9,22 +9,20 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .errors import RollerError, last_line
 from .explore.rule import Rule
-from .explore.running import faster
-from .models.line import Form, KeptForms
+from .explore.running import SPENT, faster
+from .models.choices import Form, prepares
 from .tuning.numerics import difference
 from .tvm_env import use_threads, wanted_threads
 
 if TYPE_CHECKING:
     from .exploring import ModelExploration
     from .session import Session
-
-#: Why a form has to wait for another exploration.
-SPENT = "the budget is spent"
 
 
 class Forms:
@@ -42,7 +40,7 @@ class Forms:
 
     def __init__(self, whole: ModelExploration, end: float | None, online: bool) -> None:
         self.whole, self.end, self.online, self.session = whole, end, online, whole.session
-        self.kept: KeptForms = self.session.line.kept_forms(whole.place, self.session.aim)
+        self.kept = self.session.line.choices(whole.place, self.session.aim)
 
     def run(self) -> list[str]:
         """Try them, have the session take what is faster, and return what became of each."""
@@ -98,16 +96,18 @@ class Forms:
             if session.threads != made.threads:  # those that join are asleep
                 (plain, other)[number]()
 
-        worth, before, after = faster(plain, other, Rule(), self.end, ready)
-        ready(int(worth))
-        if not worth and self._late:
+        found = faster(plain, other, Rule(), self.end, ready)
+        ready(int(found.worth))
+        told = f"{found.after_s * 1e6:.1f} us a run, {found.before_s * 1e6:.1f} us without"
+        if found.why == SPENT:
             return SPENT, ""
-        self._keep(form, worth)
-        if worth:
+        if found.why:
+            return "", f"{told}; undecided, {found.why}; explore again when it is quiet"
+        self._keep(form, found.worth)
+        if found.worth:
             session.become(made)
-        told = f"{after * 1e6:.1f} us a run, {before * 1e6:.1f} us without"
-        more = ": explore again, for its operators" if session.line.PREPARING & form.values.keys() else ""
-        return "", f"{told}; {f'taken (kept beside the records){more}' if worth else 'not taken'}"
+        more = ": explore again, for its operators" if prepares(form.values) else ""
+        return "", f"{told}; {f'taken (kept beside the records){more}' if found.worth else 'not taken'}"
 
     def _ways(self, made: Session, form: Form) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Return functions that run the model as it is, and in a form; requests wait meanwhile."""
@@ -128,6 +128,7 @@ class Forms:
 
     def _keep(self, form: Form, worth: bool) -> None:
         """Write what became of a form beside the records."""
-        values = {**self.kept.values, **(form.values if worth else {})}
-        self.kept = KeptForms(values, (*self.kept.tried, form.name))
-        self.session.line.keep_forms(self.whole.place, self.session.aim, self.kept)
+        taken = {**self.kept.forms, **(form.values if worth else {})}
+        known = self.session.line.choices(self.whole.place, self.session.aim)  # the records' connected calls too
+        self.kept = replace(known, forms=taken, tried=(*self.kept.tried, form.name))
+        self.session.line.choose(self.whole.place, self.session.aim, self.kept)

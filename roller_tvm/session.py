@@ -15,6 +15,7 @@ from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning, UsageError
 from roller_tvm.folders import work_folder
 from roller_tvm.garbage import seldom_collected
 from roller_tvm.models.arguments import Signature
+from roller_tvm.models.choices import prepares
 from roller_tvm.models.line import Job, ModelLine, Request
 from roller_tvm.models.package import REPORT
 from roller_tvm.tvm_env import use_threads
@@ -82,7 +83,7 @@ class Session:
         """Take an imported model, and a function that imports it again; return the session."""
         self.name, asked, self._reread = name, self.request, again
         if self.records is not None:
-            self._form({**self.line.kept_forms(Path(self.records), self.aim).values, **self.forms})
+            self._form({**self.line.choices(Path(self.records), self.aim).forms, **self.forms})
         for extent in (*asked.bounds, *asked.likely):
             if extent not in model.symbols:
                 known = f"its open extents are {', '.join(model.symbols)}" if model.symbols else "leave the bounds out"
@@ -107,14 +108,14 @@ class Session:
         made = copy.copy(self)
         made._built = None
         made._form(values)
-        if not self.line.PREPARING & values.keys():
+        if not prepares(values):
             made._job = self.line.formed(self._job, values)
             return made
         return None if self._reread is None else made.take(self.name, self._reread(), self._reread)
 
     def adopt(self, place: Path) -> None:
         """Take the forms that an exploration has kept beside the records of a place."""
-        values = self.line.kept_forms(place, self.aim).values
+        values = self.line.choices(place, self.aim).forms
         if values != self.forms and (made := self.formed(values)) is not None:
             self.become(made)
 

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roller_bench.files import CurveFile
-from roller_bench.peers_relax import ROUND, SEED, resumed
+from roller_bench.files import CurveFile, mend_lines
+from roller_bench.peers_relax import FILES, ROUND, SEED, resumed
 from roller_bench.running import by_roller, read_inputs
 from roller_bench.running import open_built as open_model
 from roller_bench.task import made
@@ -17,7 +17,9 @@ from roller_tvm.tvm_env import import_relax_tvm
 __all__ = ["build", "open_model", "untuned_build"]
 
 
-def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
+def build(
+    model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path, search: bool = True
+) -> dict[str, Any]:
     """Tune and build a model; return the seconds of both with the other fields of a result."""
     import_relax_tvm("comparing")
     from roller_tvm.relax import load_model
@@ -30,7 +32,7 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
     if tuner == "roller":
         return by_roller(model["title"], imported, output, trials, target, work)
     if tuner == "metaschedule":
-        found = _metaschedule(imported, full, made(work / str(trials)), trials, output)
+        found = _metaschedule(imported, full, made(work / str(trials)), trials, output, search)
     else:
         start = time.perf_counter()
         untuned_build(imported, full, output)
@@ -47,7 +49,9 @@ def untuned_build(imported: Any, target: Any, path: Path) -> Path:
     return save_model(tvm.compile(with_signature(imported.mod, imported.inputs), tvm.target.Target(target)), path)
 
 
-def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: Path) -> dict[str, Any]:
+def _metaschedule(
+    imported: Any, target: Any, work: Path, trials: int, output: Path, search: bool
+) -> dict[str, Any]:
     """Tune as TVM's pipeline "static_shape_tuning" does, weights packed at build time; all tasks share the trials."""
     import tvm
     from tvm import relax
@@ -66,13 +70,14 @@ def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: P
     if trials < len(tasks):
         told = f"{trials} trials are fewer than the model's {len(tasks)} tasks"
         raise MeasureError(told, "metaschedule", f"give metaschedule:{len(tasks)} or more", "trials")
-    if curve.trials < trials:
+    if search and curve.trials < trials:
         threads = int(given.attrs["num-cores"]) if "num-cores" in given.attrs else 1
         ms.relax_integration.tune_relax(
             mod, {}, given, str(work), trials - curve.trials,
             # As Ansor's scheduler shrinks its rounds: what no round is left for would run as one thread's plain loops.
             num_trials_per_iter=min(ROUND, trials // len(tasks)), seed=SEED, **resumed(work, threads, curve),
         )  # fmt: skip
+    mend_lines(*(work / name for name in FILES))
     database = ms.database.JSONDatabase(work_dir=str(work))
     without = sum(database.query_tuning_record(t.dispatched[0], given, t.task_name) is None for t in tasks)
     start = time.perf_counter()

@@ -17,6 +17,7 @@ from roller_bench.running import by_roller, keep_inputs, read_inputs
 from roller_bench.running import open_built as open_model
 from roller_bench.zoo import SEED, TESTING, TESTING_NETWORKS
 from roller_tvm.errors import MeasureError
+from roller_tvm.relay.building import PACKING
 from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense
 from roller_tvm.relay.importers import Model, load_model
@@ -24,13 +25,13 @@ from roller_tvm.relay.package import set_inputs
 from roller_tvm.tvm_env import import_relay_tvm
 
 __all__ = ["build", "names_with_digits", "open_model", "plain_build", "testing_model"]
-#: Relay's pass that packs weights for Ansor's records.
-REWRITE = "AutoSchedulerLayoutRewrite"
 #: Number of runs to compare two ways of building a model.
 COMPARED = 20
 
 
-def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
+def build(
+    model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path, search: bool = True
+) -> dict[str, Any]:
     """Tune and build a model; return the seconds of both with the other fields of a result."""
     import_relay_tvm("comparing")
     if model["onnx"]:
@@ -48,7 +49,7 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
     with NamedAxes(tuner == "ansor"):  # without it TVM packs no dense layer's weights
         if tuner == "ansor":
             mod = constant_dense(as_graph(mod), params)
-            found, unpackable = _ansor(mod, params, target, records, trials)
+            found, unpackable = _ansor(mod, params, target, records, trials, search)
             if unpackable:
                 return {**found, **_without_packing(mod, params, target, records, unpackable, output, model["inputs"])}
         start = time.perf_counter()
@@ -91,7 +92,7 @@ def _without_packing(
     some.write_text("".join(f"{ln}\n" for ln in lines if ln.startswith("{") and json.loads(ln)["i"][0][0] not in keys))
     found = []
     told = f"without its records of {len(keys)} operators", "no weights packed"
-    ways: tuple[tuple[Path, tuple[str, ...]], ...] = ((some, ()), (records, (REWRITE,)))
+    ways: tuple[tuple[Path, tuple[str, ...]], ...] = ((some, ()), (records, (PACKING,)))
     for number, (used, leave_out) in enumerate(ways):
         path, start = output.with_name(f"{output.stem}.{number}.so"), time.perf_counter()
         plain_build(mod, params, target, used, path, leave_out)
@@ -112,7 +113,9 @@ def _seconds(path: Path, inputs: str) -> float:
     return min(float(s) for s in module.benchmark(tvm.cpu(), number=1, repeat=COMPARED).results)
 
 
-def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tuple[dict[str, Any], set[str]]:
+def _ansor(
+    mod: Any, params: Any, target: str, records: Path, trials: int, search: bool
+) -> tuple[dict[str, Any], set[str]]:
     """Tune as TVM's tutorial tunes a network: its task scheduler with `trials` for all tasks, less those already done.
 
     Returns
@@ -137,7 +140,7 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
     if trials < len(tasks):
         told = f"{trials} trials are fewer than the model's {len(tasks)} tasks"
         raise MeasureError(told, "ansor", f"give ansor:{len(tasks)} or more", "trials")
-    if curve.trials < trials:
+    if search and curve.trials < trials:
         log = str(records) if curve.trials else None
         scheduler = auto_scheduler.TaskScheduler(
             tasks, list(map(int, weights)), load_log_file=log,
@@ -149,7 +152,16 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
             builder=auto_scheduler.LocalBuilder(), runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100),
             measure_callbacks=[auto_scheduler.RecordToFile(str(records)), watch(curve)],
         ))  # fmt: skip
-    return {"seconds": curve.noted, "trials": curve.trials, "schedule": f"{len(tasks)} operators"}, unpackable
+    records.touch()
+    without = len({str(t.workload_key) for t in tasks} - recorded(records))
+    return {"seconds": curve.noted, "trials": curve.trials, "schedule": f"{len(tasks)} operators",
+            "reason": f"no record of {without} of {len(tasks)} operators" if without else ""}, unpackable  # fmt: skip
+
+
+def recorded(records: Path) -> set[str]:
+    """Return the keys of the operators with a record that worked."""
+    rows = [json.loads(line) for line in records.read_text().splitlines() if line.startswith("{")]
+    return {row["i"][0][0] for row in rows if row["r"][1] == 0}
 
 
 def names_with_digits(dag: Any) -> bool:

@@ -40,7 +40,7 @@ def prepare(
             model = find_model(name, place, shapes)
             if layout and model.path.suffix != ".onnx":
                 raise BadInput("only an ONNX file is converted to another layout", name, "leave --desired-layout out")
-            case, file = _written(model, stem, told, layout, place)
+            case, file = written(model, stem, told, layout, place)
         except RollerError as error:
             prepared.append(Prepared(case, reason=error.what))
         except Exception as error:  # of the onnx package, whose errors have no common base
@@ -50,7 +50,7 @@ def prepare(
     return [asdict(p) for p in prepared]
 
 
-def _written(model: Model, stem: str, told: str, layout: str | None, place: Path) -> tuple[Case, Path]:
+def written(model: Model, stem: str, told: str, layout: str | None, place: Path) -> tuple[Case, Path]:
     """Return a model's case and the path of its description; write its inputs and reference next to it."""
     onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
     own = _content(onnx, {})[:12] if onnx else ""  # a file that has changed is another model
@@ -102,9 +102,12 @@ def _external(file: Path) -> list[Path]:
 
 
 def tune(
-    task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str, edge: str
+    task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str, edge: str, search: bool = True
 ) -> dict[str, Any]:
-    """Tune, build and check one implementation of a model; return the fields of ``results.Tuned``."""
+    """Tune, build and check one implementation of a model; return the fields of ``results.Tuned``.
+
+    Without `search` a peer builds what its earlier search, ended at any moment, has found.
+    """
     from roller_tvm.device import device_for_target
 
     model, place = json.loads(Path(task).read_text()), Path(folder)
@@ -117,7 +120,8 @@ def tune(
         told = peers_graph.build_onnxruntime(model, threads)
     else:
         opener = f"{edge}_models:open_model"
-        told = _built(edge, model, output, tuner, trials, target, place / "work" / f"{digest}.{tuner}")
+        told = _built(edge, model, output, tuner, trials, target, place / "work" / f"{digest}.{tuner}",
+                      search)
     reference = place / MODELS / f"{digest}.reference.npz"
     if not reference.exists() and tuner != "untuned":  # onnxruntime has none: what TVM's own kernels say
         plain, work = place / MODELS / f"{digest}.reference.so", place / "work" / f"{digest}.untuned"
@@ -131,8 +135,9 @@ def tune(
 
 
 def _built(
-    edge: str, model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path
-) -> dict[str, Any]:
+    edge: str, model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path,
+    search: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Tune and build a model by a line of TVM, whose whole models are in the module named after its edge."""
     made_by = importlib.import_module(f"{edge}_models")
-    return dict(made_by.build(model, output, tuner, trials, target, made(work)))
+    return dict(made_by.build(model, output, tuner, trials, target, made(work), search))

@@ -279,6 +279,13 @@ class Explorer:
     def _first(self, name: str, chosen: Configuration) -> list[float]:
         return [own[n] for n in range(self.rule.tries) for own in self.index.of(name, chosen).values() if len(own) > n]
 
+    def undecided(self, name: str) -> None:
+        """Leave an epoch at its start for now, and forget its samples: another exploration begins it anew."""
+        state = self._states[name]
+        state.kept, state.phase = state.epoch.start, len(state.epoch.phases)
+        self.index.forget(name)
+        self.dropped = {key: why for key, why in self.dropped.items() if key[0] != name or key[1] in state.failed}
+
     # -- what is known -------------------------------------------------------------------------------------------------
 
     @property

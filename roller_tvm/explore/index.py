@@ -37,6 +37,11 @@ class ProfileIndex:
         if len(samples) > KEPT:
             del samples[0]
 
+    def forget(self, epoch: str) -> None:
+        """Drop all samples of an epoch."""
+        for key in [key for key in self._samples if key[0] == epoch]:
+            del self._samples[key]
+
     def __iter__(self) -> Iterator[tuple[str, Configuration]]:
         """Yield the epochs and configurations that have samples."""
         return iter(self._samples)

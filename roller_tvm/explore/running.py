@@ -6,9 +6,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -18,6 +20,7 @@ from .dispatch import Site, Table
 from .explorer import Explorer, Proposal
 from .rule import Rule, slower
 from .tree import Choice, Configuration, Epoch, Phase, UpdateTree
+from .waiting import Waiting
 
 #: Name of the choice between the plans of an operator.
 PLAN = "plan"
@@ -27,6 +30,10 @@ FIRST_RUNS, ALLOWED = 5, 0.15
 KEEP_S = 5.0
 #: Pairs of runs by which two ways of running the whole model are compared.
 WHOLE_PAIRS = 40
+#: Series of pairs that have to say that a way is faster.
+REPEATED = 2
+#: Why something has to wait for another exploration.
+SPENT = "the budget is spent"
 
 
 def tree_of(sites: Sequence[Site], classes: Mapping[str, str]) -> UpdateTree:
@@ -92,6 +99,8 @@ class Exploration:
         self.explorer = Explorer(tree, rule, out, _read(state), seed)
         self.explorer.dropped.update({(name, ((PLAN, option),)): why for (name, option), why in bad.items()})
         self.wall_s: list[float] = []
+        #: How much others have delayed the runs that explore.
+        self.waiting = Waiting()
         self._at = {name: [int(m.split(" ")[0]) for m in members] for name, members in
                     ((epoch.name, epoch.members) for epoch in tree.epochs)}  # fmt: skip
         self._lock, self._kept, self._changed = threading.Lock(), time.monotonic(), False
@@ -174,6 +183,13 @@ class Exploration:
         progress: Callable[[Exploration], None] | None = None,
     ) -> None:  # fmt: skip
         """Run until all is known, the time is over, or so many runs are done; Ctrl-C keeps what was learnt."""
+        with self.waiting:
+            self._explore(arguments, budget_s, runs, progress)
+
+    def _explore(
+        self, arguments: Sequence[Any], budget_s: float | None, runs: int | None,
+        progress: Callable[[Exploration], None] | None,
+    ) -> None:  # fmt: skip
         end = None if budget_s is None else time.monotonic() + budget_s
         last = None if runs is None else self.explorer.runs + runs
         told = 0.0
@@ -188,6 +204,14 @@ class Exploration:
         finally:
             self.settle()
             self.keep()
+
+    def undecided(self, names: Iterable[str]) -> None:
+        """Leave epochs at their starts: what is known of them does not count."""
+        for name in names:
+            self.explorer.undecided(name)
+        self._changed = True
+        self.settle()
+        self.keep()
 
     def keep(self) -> None:
         """Write the state, whole or not at all.
@@ -209,42 +233,80 @@ class Exploration:
         self._changed = False
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Whether another way of running the whole model is worth having.
+
+    Parameters
+    ----------
+    worth : bool
+        False also where it is not known: what is in use stays.
+    before_s, after_s : float
+        Median seconds of a run as it is, and the other way.
+    why : str
+        Why it is not known.
+    """
+
+    worth: bool
+    before_s: float
+    after_s: float
+    why: str = ""
+
+
 def faster(
     plain: Callable[[], Any], other: Callable[[], Any], rule: Rule, end: float | None = None,
-    ready: Callable[[int], None] = lambda number: None,
-) -> tuple[bool, float, float]:  # fmt: skip
-    """Return whether another way of running the whole model is worth having, and the median seconds of both.
+    ready: Callable[[int], None] = lambda number: None, seed: int = 0,
+) -> Verdict:  # fmt: skip
+    """Return whether another way of running the whole model is worth having.
+
+    Both are run in pairs, which of the two first by chance, so that nothing that keeps step with them decides. It is
+    worth having if `REPEATED` series of pairs, judged one by one, all say so with the rule's confidence, and no others
+    kept the machine busy meanwhile.
 
     Parameters
     ----------
     end : float, optional
-        Time of ``time.monotonic`` at which it is not, unless that is known before.
+        Time of ``time.monotonic`` at which it ends, known or not.
     ready : function of int
         Called before each run with its way, 0 or 1; it takes no time.
 
     Examples
     --------
-    >>> faster(lambda: time.sleep(1e-3), lambda: None, Rule())[0]
+    >>> faster(lambda: time.sleep(1e-3), lambda: None, Rule()).worth
     True
     """
-    looks = [*(n for n in rule.looks() if n < WHOLE_PAIRS), WHOLE_PAIRS]
-    pairs, worth = list[tuple[float, float]](), False
-    for number in range(1, WHOLE_PAIRS + 1):
-        taken = []
-        for way, call in enumerate((plain, other)):
-            ready(way)
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-        pairs.append((taken[0], taken[1]))
-        if number in looks:
-            level = (1 - rule.confidence) / len(looks)
-            worth = slower(pairs, -rule.near) < level
-            if worth or slower([(b, a) for a, b in pairs], rule.near) < level:
-                break
-        if end is not None and time.monotonic() >= end:
-            break
-    return worth, median(own for own, _ in pairs), median(own for _, own in pairs)
+    random, waiting = Random(seed), Waiting()
+    taken: tuple[list[float], list[float]] = [], []
+
+    def run(way: int) -> None:
+        ready(way)
+        start = time.perf_counter()
+        (plain, other)[way]()
+        taken[way].append(time.perf_counter() - start)
+
+    def series() -> bool | None:
+        """Return whether one series says so; None if it had no time to."""
+        looks, first = [*(n for n in rule.looks() if n < WHOLE_PAIRS), WHOLE_PAIRS], len(taken[0])
+        for number in range(1, WHOLE_PAIRS + 1):
+            for way in random.sample((0, 1), 2):
+                run(way)
+            if number in looks:
+                pairs = list(zip(taken[0][first:], taken[1][first:], strict=True))
+                level = (1 - rule.confidence) / len(looks)
+                if slower(pairs, -rule.near) < level:
+                    return True
+                if slower([(b, a) for a, b in pairs], rule.near) < level:
+                    return False
+            if end is not None and time.monotonic() >= end:
+                return None
+        return False
+
+    worth: bool | None = True
+    with waiting:
+        for _ in range(REPEATED):
+            worth = series() if worth else worth
+    why = waiting.busy or (SPENT if worth is None else "")
+    return Verdict(bool(worth) and not why, median(taken[0]), median(taken[1]), why)
 
 
 def _read(path: Path | None) -> Any:

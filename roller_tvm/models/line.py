@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..device import DeviceSpec
 from ..tvm_env import Line
+from .choices import Choices, Form
 
 if TYPE_CHECKING:  # imported when used: running a built model needs neither planner nor importer
     from ..roller.rprogram import Plan
@@ -120,6 +121,8 @@ class Job:
         The arrangement of activations to insist on (``PlanLayout``).
     threads : int, optional
         Threads of TVM's pool, unless the user gives another number.
+    packed : bool
+        Relay: whether weights are rearranged when the model is built.
     """
 
     model: Model
@@ -136,44 +139,7 @@ class Job:
     cuda_graph: bool = False
     arranged: str | None = None
     threads: int | None = None
-
-
-@dataclass(frozen=True)
-class Form:
-    """A way to build or to run a whole model, which an exploration tries beside the one in use.
-
-    Parameters
-    ----------
-    name : str
-        In messages.
-    values : dict
-        Fields of `Job`, as JSON values: what is kept if it is taken. `fuse` is true for the line's ``FuseRTasks``.
-    why : str
-        Why it is not tried.
-    cheap : bool
-        Whether nothing is built for it: it is tried at any time, while requests are served too.
-    """
-
-    name: str
-    values: Mapping[str, Any]
-    why: str = ""
-    cheap: bool = False
-
-
-@dataclass(frozen=True)
-class KeptForms:
-    """Forms of a model that explorations have tried.
-
-    Parameters
-    ----------
-    values : dict
-        Of those taken.
-    tried : tuple of str
-        Names.
-    """
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    tried: tuple[str, ...] = ()
+    packed: bool = True
 
 
 class ModelLine(ABC):
@@ -198,8 +164,6 @@ class ModelLine(ABC):
     example: str
     place: str
     lays_out: bool
-    #: Values of forms that are taken before a job is prepared.
-    PREPARING = frozenset({"winograd", "arranged"})
 
     @property
     def importer(self) -> Importer:
@@ -297,19 +261,20 @@ class ModelLine(ABC):
             Most bytes of weights in further layouts.
         """
 
+    @abstractmethod
     def forms(self, job: Job, threads: int) -> Sequence[Form]:
         """Return the forms of a model that are no choice of one operator; `threads` are those in use."""
-        return ()
 
-    def kept_forms(self, place: Path, aim: Aim) -> KeptForms:
-        """Return the forms kept beside records."""
-        return KeptForms()
+    @abstractmethod
+    def choices(self, place: Path, aim: Aim) -> Choices:
+        """Return what an exploration has chosen beside the records of a place."""
 
-    def keep_forms(self, place: Path, aim: Aim, forms: KeptForms) -> None:  # noqa: B027
-        """Keep forms beside records."""
+    @abstractmethod
+    def choose(self, place: Path, aim: Aim, choices: Choices) -> None:
+        """Keep choices beside the records of a place."""
 
     def formed(self, job: Job, values: Mapping[str, Any]) -> Job:
-        """Return a job with the values of a form; not prepared yet, if one of `PREPARING` is among them."""
+        """Return a job with the values of a form; not prepared yet, if they `choices.prepares`."""
         made = replace(job, **{name: value for name, value in values.items() if name != "fuse"})
         return replace(made, fuse=self.fusion(made, "best")) if values.get("fuse") else made
 

@@ -13,7 +13,7 @@ from tvm import relax
 
 from ..explore.dispatch import Site
 from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
-from .choices import Choices
+from .choices import read_choices
 from .connected import ConnectTiles
 from .constants import array_of
 from .line import LINE
@@ -88,7 +88,7 @@ def _begun(mod: Any, target: Any, device: Any, records: Any) -> tuple[Any, set[s
     """
     connect = ConnectTiles(target, device)
     if records is not None:
-        connect.chosen = Choices.read(Path(records), target).connected
+        connect.chosen = read_choices(Path(records), target).connected
         with target:
             mod = connect.kept(mod)
     mod = _recorded(mod, target, records)
@@ -119,7 +119,7 @@ def _planned(task: Task, device: Any, target: Any, top: int, start: str) -> Clas
             made.add(candidate, schedule)
     if len(made.plans) > 1:
         fewer = for_fewer_cores(LINE, task, device, found.plans[0])
-        made.add_all(one for one in fewer if not refused(one[1].mod["main"], target))
+        made.add_fewer(one for one in fewer if not refused(one[1].mod["main"], target))
     if not made.plans:
         made.plans[TVM] = None
     return made

@@ -17,7 +17,7 @@ from ..tuning.linked import MODULE
 from ..tuning.model_report import ModelReport
 from ..tuning.supervise import Pool
 from ..tvm_env.compiler import find_compiler, system_install
-from .choices import Choices
+from .choices import read_choices, write_choices
 from .explored_plans import plan, weights_of
 from .line import LINE
 from .matrix_products import ON_UNIT
@@ -59,8 +59,8 @@ def explorable(
 
 def _choose(place: Path, choices: Mapping[str, str], target: Any) -> None:
     """Keep how calls are connected, beside the records of a place."""
-    known = Choices.read(place, target)
-    replace(known, connected={**known.connected, **choices}).write(place, target)
+    known = read_choices(place, target)
+    write_choices(replace(known, connected={**known.connected, **choices}), place, target)
 
 
 def operator_seconds(loaded: Any, inputs: Mapping[str, Any]) -> dict[str, float]:

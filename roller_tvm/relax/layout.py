@@ -23,9 +23,6 @@ from .devices import device_of, find_target
 from .layout_cost import LayoutCosts
 from .modules import with_functions
 
-#: Arrangements that can be insisted on.
-ARRANGEMENTS = ("NCHW", "NHWC", "blocked")
-
 
 @dataclass
 class LayoutReport:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..device import DeviceSpec, device_for_target, load_device
 from ..errors import BadInput, RecordError
-from ..models.line import Aim, Form, Job, KeptForms, ModelLine, Retune
+from ..models.choices import Choices, Form, prepares
+from ..models.line import Aim, Job, ModelLine, Retune
 from ..models.planning import with_relax_llvm
 from ..tools import tool
 
@@ -162,7 +163,7 @@ class RelaxModels(ModelLine):
     def changes(self, session: Session, made: Session, form: Form) -> str:
         from ..tir.nodes import structurally_equal
 
-        if self.PREPARING & form.values.keys():
+        if prepares(form.values):
             same = structurally_equal(session.job.model.mod, made.job.model.mod)
             return "it changes nothing in this model" if same else ""
         if form.values.get("fuse"):
@@ -170,17 +171,15 @@ class RelaxModels(ModelLine):
             return "" if made.fused().functions else "no kernels are predicted to gain"
         return ""
 
-    def kept_forms(self, place: Path, aim: Aim) -> KeptForms:
-        from .choices import Choices
+    def choices(self, place: Path, aim: Aim) -> Choices:
+        from .choices import read_choices
 
-        found = Choices.read(place, aim.target)
-        return KeptForms(found.forms, found.tried)
+        return read_choices(place, aim.target)
 
-    def keep_forms(self, place: Path, aim: Aim, forms: KeptForms) -> None:
-        from .choices import Choices
+    def choose(self, place: Path, aim: Aim, choices: Choices) -> None:
+        from .choices import write_choices
 
-        known = Choices.read(place, aim.target)
-        replace(known, forms=forms.values, tried=forms.tried).write(place, aim.target)
+        write_choices(choices, place, aim.target)
 
     def terms(self, job: Job) -> int:
         from .tasks import extract_tasks, reduction_terms

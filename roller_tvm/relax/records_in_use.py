@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, RecordError
-from .choices import Choices
+from ..models.choices import Choices
+from .choices import read_choices
 from .modules import is_prim_func
 from .record_files import opened
 from .schedule import SCHEDULED
@@ -19,7 +20,7 @@ from .targets import for_other_kernels, kernels_of
 
 def choices_beside(database: Any, target: Any) -> Choices:
     """Return what an exploration has chosen beside the records of a folder."""
-    return Choices.read(Path(database), target) if isinstance(database, (str, os.PathLike)) else Choices()
+    return read_choices(Path(database), target) if isinstance(database, (str, os.PathLike)) else Choices()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from roller_tvm.tvm_env import import_relay_tvm, use_threads
 
 #: Begins the names of kernels.
 PREFIX = "tvmgen_default_"
+#: Relay's pass that rearranges weights for Ansor's States.
+PACKING = "AutoSchedulerLayoutRewrite"
 #: An attribute of what `build` returns: the `GraphFusion`, or None.
 FUSION = "roller_tvm_fusion"
 #: Another: function -> `dense_weights.Asked`.
@@ -43,6 +45,7 @@ def build(
     stack_tiles: bool = True, prefetch: bool = True, edge_vectors: bool = True,
     schedules: str = "roller", device: DeviceSpec | str | None = None, threads: int | None = None,
     progress: Callable[[str], None] | None = None, fast_math: bool = False, prove: bool = False,
+    packed: bool = True, chosen: Sequence[str] = (),
 ) -> Any:  # fmt: skip
     """Build a Relay model with the records of a file, and with Roller's plans for operators without a record.
 
@@ -75,6 +78,10 @@ def build(
         For CPU kernels: erf and tanh within 8 units in the last place, not 2, in less time (``FastMath``).
     prove : bool
         Prove the kernels with a schedule of Roller or of a record; `REPORT` has the answers.
+    packed : bool
+        Rearrange constant weights as schedules read them.
+    chosen : sequence of str
+        Forms of the whole model that an exploration has taken, for the report.
 
     Raises
     ------
@@ -100,7 +107,8 @@ def build(
     ways = {"vector_math": vector_math, "wide_indices": wide_indices, "stack_tiles": stack_tiles,
             "prefetch": prefetch, "edge_vectors": edge_vectors, "fast_math": fast_math}  # fmt: skip
     proves = spec if prove else None
-    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()}, proves)
+    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()}, proves, packed,
+                       tuple(chosen))  # fmt: skip
     if schedules == "tvm" or spec is None:
         return _build(mod, params, made, options, None)
     try:
@@ -126,6 +134,8 @@ class _Options:
     fuse_rtasks: Any
     ways: dict[str, bool]
     proves: DeviceSpec | None = None  # for which kernels are proven
+    packed: bool = True
+    chosen: tuple[str, ...] = ()
 
 
 def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner | None) -> Any:
@@ -155,11 +165,13 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
             stack.enter_context(cpu_code(**options.ways))
         stack.enter_context(shared_constant_kernels())
         instruments = [take.instrument] if made.kind.name == "cuda" else []
-        stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
+        left_out = () if options.packed else (PACKING,)
+        stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments,
+                                                      disabled_pass=left_out))  # fmt: skip
         fusion = None
         mod = as_graph(mod)  # as its tasks were extracted
         check_index_range(relay.transform.InferType()(mod), "model")
-        if ours and packs_dense(mod, made):
+        if ours and options.packed and packs_dense(mod, made):
             mod = constant_dense(mod, params)
             stack.enter_context(NamedAxes())
         if fuse_rtasks:
@@ -188,7 +200,7 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
                                made, options.proves)  # fmt: skip
         kernels = [replace(k, proof=proofs.get(k.kernel, "")) for k in kernels]
     setattr(built, KERNELS, take.kernels(built.get_lib()))
-    setattr(built, REPORT, ModelReport(str(made), tuple(kernels)))
+    setattr(built, REPORT, ModelReport(str(made), tuple(kernels), choices=options.chosen))
     setattr(built, FUSION, fusion)
     setattr(built, ASKED, history.functions if history is not None else {})
     return built

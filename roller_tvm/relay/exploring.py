@@ -102,11 +102,12 @@ def _require(built: Any) -> None:
 
 
 def explorable(
-    aim: Any, built: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
+    job: Any, built: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
     memory_bytes: int, tell: Callable[[str], None],
 ) -> Explorable:  # fmt: skip
     """Link the `top` best plans of each operator to a built model; see ``models.line.ModelLine.explorable``."""
     _require(built)
+    aim = job.aim
     asked: dict[str, Asked] = getattr(built, ASKED)
     with Pool(threads, 1, MODULE) as pool:
         pool.start()  # they import TVM meanwhile
@@ -123,7 +124,7 @@ def explorable(
                 wanted = top if shares[one.workload] >= least else 1
                 owns[one.workload] = _planned(one, name, aim, wanted)
         tell("compile")
-        objects = _compiled(pool, owns, found, classes, folder)
+        objects = _compiled(pool, owns, found, classes, folder, job.packed)
         linked = _linked(graph, built, owns, classes, objects, folder, memory_bytes)
         tell("check")
         known = {key: own.known for key, own in owns.items()}
@@ -143,7 +144,7 @@ def _planned(one: Asked, name: str, aim: Any, top: int) -> _Own:
             break
         known.add(candidate, schedule)
     if len(known.plans) > 1:
-        known.add_all(for_fewer_cores(LINE, task, aim.device, known.found.plans[0]))
+        known.add_fewer(for_fewer_cores(LINE, task, aim.device, known.found.plans[0]))
     if not known.plans:
         known.plans[TVM] = None
     return _Own(known, sources)
@@ -164,9 +165,16 @@ def _sources(task: Any) -> list[tuple[str, int]]:
 
 
 def _compiled(
-    pool: Pool, owns: Mapping[str, _Own], found: Mapping[str, Asked], classes: Mapping[str, str], folder: Path
+    pool: Pool, owns: Mapping[str, _Own], found: Mapping[str, Asked], classes: Mapping[str, str], folder: Path,
+    packed: bool,
 ) -> dict[tuple[str, str], Path]:
-    """Compile all variants but the starts; return their object files by workload and label."""
+    """Compile all variants but the starts; return their object files by workload and label.
+
+    Parameters
+    ----------
+    packed : bool
+        Whether the starts want weights packed.
+    """
     calls, where = [], []
     states = {classes[name]: one.state for name, one in found.items()}
     for number, (key, own) in enumerate(owns.items()):
@@ -177,7 +185,7 @@ def _compiled(
             path = folder / f"v{number}_{n}"
             chosen = own.known.plans[label]
             state = states[key] if n == 0 else chosen[1] if chosen is not None else None
-            if len(labels) == 1 or state is None:
+            if len(labels) == 1 or state is None or (n == 0 and not packed):
                 continue
             given = (work.text, work.target, LINE.record(task, state, None), mode)
             calls.append(("write_variant", (*given, path.name, str(path)), LIMIT_S) if n else

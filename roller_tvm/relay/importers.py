@@ -40,6 +40,18 @@ def converted(model: Model, layout: str) -> Model:
     return IMPORTER.laid_out(model, layout)
 
 
+def arranged(model: Model, layout: str) -> Model:
+    """Return the model with its convolutions in another layout, its weights constants that are laid out already."""
+    tvm = import_relay_tvm("converting a layout")
+    from tvm import relay
+
+    params = {name: tvm.nd.array(value) if not hasattr(value, "device") else value
+              for name, value in (model.params or {}).items()}  # fmt: skip
+    bound = tvm.IRModule.from_expr(relay.build_module.bind_params_by_name(model.mod["main"], params))
+    made = converted(Model(bound, {}, model.inputs, model.notes), layout)
+    return Model(folded(made.mod), {}, model.inputs, model.notes)
+
+
 def folded(mod: Any) -> Any:
     """Return the module with its batch normalisations and other constants folded, once.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target, device_for_target, load_device
 from roller_tvm.device.from_target import parse_target
 from roller_tvm.errors import BadInput, RecordError, UsageError
+from roller_tvm.models.choices import Choices, Form, prepares
 from roller_tvm.models.line import Aim, Job, ModelLine, Request, Retune
 from roller_tvm.tools import tool
 from roller_tvm.tvm_env import import_relay_tvm
@@ -16,6 +19,7 @@ from roller_tvm.tvm_env import import_relay_tvm
 if TYPE_CHECKING:
     from roller_tvm.models.package import LoadedModel
     from roller_tvm.roller.rprogram import Plan
+    from roller_tvm.session import Session
     from roller_tvm.tuning.explorable import Explorable
 
 
@@ -71,7 +75,8 @@ class RelayModels(ModelLine):
     def is_empty(self, place: Path) -> bool:
         from roller_tvm.relay.records import read_kept, read_records
 
-        return place.is_file() and not read_records(place) and not read_kept(place)
+        empty = place.is_file() and not read_records(place) and not read_kept(place)
+        return empty and not self._choices_of(place).exists()
 
     def holds_records(self, place: Path) -> bool:
         return place.is_file() and not self.is_empty(place)
@@ -102,9 +107,11 @@ class RelayModels(ModelLine):
     def build(self, job: Job, records: Any, schedules: str, threads: int | None, progress: Any) -> Any:
         from roller_tvm.relay.building import build
 
+        chosen = self.choices(Path(records), job.aim).words() if records is not None else ()
         return build(
             job.model.mod, job.model.params, job.aim.target, records, job.fuse, schedules=schedules,
             device=job.aim.device, threads=threads, progress=progress, fast_math=job.fast_math, prove=job.prove,
+            packed=job.packed, chosen=chosen,
         )  # fmt: skip
 
     def state_of(self, place: Path) -> Path:
@@ -123,7 +130,60 @@ class RelayModels(ModelLine):
     ) -> Explorable:  # fmt: skip
         from roller_tvm.relay.exploring import explorable
 
-        return explorable(job.aim, built, top, share, least, folder, threads, memory_bytes, tell)
+        return explorable(job, built, top, share, least, folder, threads, memory_bytes, tell)
+
+    def _choices_of(self, place: Path) -> Path:
+        return place.with_name(f"{place.name}.choices")
+
+    def choices(self, place: Path, aim: Aim) -> Choices:
+        return Choices.read(self._choices_of(place), str(aim.target), lambda kept, wanted: kept != wanted)
+
+    def choose(self, place: Path, aim: Aim, choices: Choices) -> None:
+        choices.write(self._choices_of(place), str(aim.target))
+        place.touch()  # a build with these records takes them
+
+    def forms(self, job: Job, threads: int) -> Sequence[Form]:
+        if job.aim.device.kind != "cpu":
+            return ()
+        none = "" if "nn.conv2d" in str(job.model.mod["main"]) else "there is no convolution"
+        fewer = max(1, threads // 2)
+        return (
+            Form("activations as NHWC", {"arranged": "NHWC"}, none),
+            Form("Winograd's algorithm", {"arranged": "NHWC", "winograd": True}, none),
+            Form("activations as NCHW", {"arranged": "NCHW"}, none),
+            Form("weights as they are", {"packed": False}),
+            Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else ""),
+            Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
+        )
+
+    def formed(self, job: Job, values: Mapping[str, Any]) -> Job:
+        from roller_tvm.relay.importers import arranged
+        from roller_tvm.relay.winograd import use_winograd
+
+        if layout := values.get("arranged"):
+            job = replace(job, model=arranged(job.model, layout))
+        if values.get("winograd"):
+            mod, _ = use_winograd(job.model.mod, job.model.params, job.aim.device, job.aim.target)
+            job = replace(job, model=replace(job.model, mod=mod))
+        return super().formed(job, values)
+
+    def changes(self, session: Session, made: Session, form: Form) -> str:
+        import tvm
+
+        if prepares(form.values):
+            same = tvm.ir.structural_equal(session.job.model.mod, made.job.model.mod)
+            if same or (form.values.get("winograd") and "winograd" not in str(made.job.model.mod["main"])):
+                return "it changes nothing in this model"
+        if form.values.get("fuse"):
+            made.load()
+            return "" if made.fused().functions else "no kernels are predicted to gain"
+        return ""
+
+    def terms(self, job: Job) -> int:
+        from roller_tvm.relay.reference import reduction_terms
+
+        each = [(reduction_terms(task.search_task.compute_dag.ops), task.weight) for task in self.tasks(job)]
+        return ceil(sum(weight * sqrt(terms) for terms, weight in each) ** 2)
 
     def fused(self, job: Job, built: Any) -> Any:
         from roller_tvm.relay.building import FUSION

@@ -42,23 +42,26 @@ class Class:
     plans : dict
         Label -> (candidate, schedule), the start first; None for a start that the build makes by itself. What has no
         candidate is no record: its label is kept as a choice.
+    fewer : set of str
+        Labels of plans for fewer cores than there are.
     """
 
     task: Any
     found: Any
     plans: dict[str, tuple[Any, Any] | None] = field(default_factory=dict)
+    fewer: set[str] = field(default_factory=set)
 
-    def add(self, candidate: Any, schedule: Any) -> None:
-        """Add a plan under a label of its own; forms of the same plan differ by a mark."""
+    def add(self, candidate: Any, schedule: Any) -> str:
+        """Add a plan under a label of its own, and return it; forms of the same plan differ by a mark."""
         label = candidate.ranked.plan.digest()[:12]
         while label in self.plans:
             label += "'"
         self.plans[label] = candidate, schedule
+        return label
 
-    def add_all(self, plans: Iterable[tuple[Any, Any]]) -> None:
-        """Add several plans (candidate, schedule)."""
-        for candidate, schedule in plans:
-            self.add(candidate, schedule)
+    def add_fewer(self, plans: Iterable[tuple[Any, Any]]) -> None:
+        """Add plans (candidate, schedule) for fewer cores."""
+        self.fewer.update(self.add(*plan) for plan in plans)
 
 
 def for_fewer_cores(line: Line, task: Any, device: DeviceSpec, best: Any) -> Iterator[tuple[Any, Any]]:

@@ -240,3 +240,20 @@ def test_a_rule_looks_a_few_times_and_asks_less_of_what_takes_no_time():
     rule = Rule()
     assert rule.looks()[-1] == rule.most and rule.margin(1.0) == rule.near
     assert rule.margin(0.01) == pytest.approx(0.2) and rule.margin(0.0) == 0.5
+
+
+def test_an_undecided_epoch_keeps_its_start_and_begins_anew():
+    tree = UpdateTree((Epoch("dense", (Phase((Choice("kernel", ("a", "b")),)),), ("head",)),))
+    explorer, times = Explorer(tree), {"a": 2e-6, "b": 1e-6}
+
+    def run(one):
+        while not one.done:
+            proposal = one.propose()
+            one.learn(proposal, {"dense": [times[dict(proposal.chosen["dense"][0])["kernel"]]]})
+        return dict(one.best("dense"))["kernel"]
+
+    assert run(explorer) == "b"
+    explorer.undecided("dense")
+    assert explorer.done and dict(explorer.best("dense"))["kernel"] == "a"
+    again = Explorer(tree, earlier=explorer.to_json())
+    assert not again.done and run(again) == "b"

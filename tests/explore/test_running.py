@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from roller_tvm.errors import DiskFull
-from roller_tvm.explore import running
+from roller_tvm.explore import running, waiting
 from roller_tvm.explore.dispatch import Site, Variant
 from roller_tvm.explore.rule import Rule
 
@@ -52,6 +52,7 @@ def test_a_full_disk_fails_no_run_and_is_told_at_the_end(tmp_path, monkeypatch):
 @pytest.mark.parametrize("taken, other, worth", [(1.0, 0.5, True), (1.0, 1.5, False), (1.0, 0.99, False)])
 def test_two_ways_of_running_a_model_are_compared_until_it_is_known(monkeypatch, taken, other, worth):
     now, ready = [0.0], []
+    monkeypatch.setattr(waiting, "_threads", dict)
     monkeypatch.setattr(running.time, "perf_counter", lambda: now[0])
 
     def way(seconds):
@@ -61,6 +62,28 @@ def test_two_ways_of_running_a_model_are_compared_until_it_is_known(monkeypatch,
         return run
 
     found = running.faster(way(taken), way(other), Rule(), None, ready.append)
-    assert found[0] == worth and found[1:] == pytest.approx((taken, other), rel=1e-6)
-    assert ready[:4] == [0, 1, 0, 1] and len(ready) == 2 * Rule().first  # the first look suffices
-    assert running.faster(way(taken), way(other), Rule(), 0.0)[0] is False  # there is no time for a look
+    assert found.worth == worth and not found.why
+    assert (found.before_s, found.after_s) == pytest.approx((taken, other), rel=1e-6)
+    pairs = [tuple(ready[n : n + 2]) for n in range(0, len(ready), 2)]
+    assert set(pairs) == {(0, 1), (1, 0)}, "the order of a pair says nothing"
+    assert len(pairs) == Rule().first * (running.REPEATED if worth else 1)  # the first look suffices
+    late = running.faster(way(taken), way(other), Rule(), 0.0)
+    assert not late.worth and late.why == running.SPENT  # there is no time for a look
+
+
+def test_others_on_the_machine_decide_nothing(monkeypatch):
+    times = iter([(0, 0), (90, 10)])
+    monkeypatch.setattr(waiting, "_threads", lambda: {"1": next(times)})
+    found = running.faster(lambda: running.time.sleep(1e-3), lambda: None, Rule())
+    assert not found.worth and "waited 10% of their time" in found.why
+
+
+def test_waiting_is_counted_of_all_threads_and_blocks(monkeypatch):
+    times = iter([{"1": (0, 0)}, {"1": (60, 0), "2": (40, 4)}, {"1": (60, 0)}, {"1": (70, 0), "2": (90, 0)}, {}, {}])
+    monkeypatch.setattr(waiting, "_threads", lambda: next(times))
+    counted = waiting.Waiting()
+    for _ in range(3):
+        with counted:
+            pass
+    assert (counted.ran_ns, counted.waited_ns) == (200, 4) and not counted.busy
+    assert waiting.Waiting().share == 0.0

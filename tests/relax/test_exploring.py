@@ -14,7 +14,7 @@ from tvm import relax  # noqa: E402
 import roller_tvm  # noqa: E402
 from roller_tvm import disk_cache, exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
-from roller_tvm.explore.dispatch import FFI, PACKED, Site, Variant, source  # noqa: E402
+from roller_tvm.explore.dispatch import FFI, PACKED, Site, Table, Variant, source  # noqa: E402
 from roller_tvm.relax import variants  # noqa: E402
 from roller_tvm.relax.line import LINE  # noqa: E402
 from roller_tvm.relax.pipeline import prepare  # noqa: E402
@@ -103,6 +103,22 @@ def test_equal_operators_are_one_class_and_every_variant_is_right(compiled, tmp_
         made.running.table.choose([min(n, len(site.variants) - 1) for site in sites])
         right(made.loaded.run(inputs), expected)
         assert all(seconds > 0 for seconds in made.running.table.seconds())
+
+
+def test_no_plan_for_fewer_cores_wins_because_others_have_the_cores(compiled, tmp_path, monkeypatch):
+    model, inputs, expected = model_of(compiled)
+    monkeypatch.setattr(Table, "seconds", lambda table: [1e-6 if n else 2e-6 for n in table.chosen])
+    made = exploring.ModelExploration(model._session, tmp_path / "records", inputs, 2)
+    made.explore(None, None, None)
+    for known in made._made.known.values():
+        known.fewer = set(list(known.plans)[1:])
+    made.running.waiting.ran_ns, made.running.waiting.waited_ns = 90, 10
+    (note,) = [note for note in made.finish().notes if "fewer cores" in note]
+    assert "threads waited 10%" in note
+    assert not (tmp_path / "records" / "database_tuning_record.json").read_text()
+    right(model.run(inputs), expected)
+    again = exploring.ModelExploration(model._session, tmp_path / "records", inputs, 2)
+    assert not again.running.done, "another exploration asks again"
 
 
 HOSTILE = {

@@ -11,10 +11,11 @@ from tvm import relax  # noqa: E402
 import roller_tvm  # noqa: E402
 from roller_tvm import exploring, forms  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
+from roller_tvm.models.choices import Choices  # noqa: E402
 from roller_tvm.relax import choices, layout_cost  # noqa: E402
-from roller_tvm.tvm_env import threads  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..said_forms import notes_of  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
 
 CPU = device("avx512")
@@ -36,37 +37,6 @@ def product():
     weights, x = values(16, 16), values(8, 16)
     mod = module(lambda b, x: b.emit(OP.nn.relu(b.emit(OP.matmul(x, relax.const(weights))))), (8, 16))
     return mod, x, np.maximum(x @ weights, 0)
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """Names of forms that are said to be faster, and those that were run; two threads may be had, none was asked."""
-    monkeypatch.setattr(threads, "_asked", None)
-    monkeypatch.delenv(threads.ENVIRONMENT, raising=False)
-    monkeypatch.setattr(forms, "use_threads", lambda given=None, otherwise=None: given or min(otherwise, 2))
-    monkeypatch.setattr(forms, "wanted_threads", lambda otherwise=None: otherwise)
-    told = {"faster": [], "ran": []}
-    keep = forms.Forms._keep
-
-    def kept(own, form, worth):
-        told["ran"].append(form.name)
-        keep(own, form, form.name in told["faster"])
-        return worth
-
-    def tried(own, form):
-        with monkeypatch.context() as patch:
-            answer = form.name in told["faster"], 2e-6, 1e-6
-            patch.setattr(forms, "faster", lambda plain, other, rule, end, ready: (ready(1), other(), answer)[-1])
-            return original(own, form)
-
-    original = forms.Forms._tried
-    monkeypatch.setattr(forms.Forms, "_keep", kept)
-    monkeypatch.setattr(forms.Forms, "_tried", tried)
-    return told
-
-
-def notes_of(result):
-    return dict(note.split(": ", 1) if "threads" not in note else note.rsplit(": ", 1) for note in result.notes)
 
 
 def test_what_is_faster_is_kept_for_this_model_and_for_others(said, tmp_path, monkeypatch):
@@ -124,11 +94,24 @@ def test_a_form_with_other_results_is_not_taken(said, tmp_path, monkeypatch):
     assert not said["ran"] and model.threads == before
 
 
-@pytest.mark.parametrize("forms", [{"winograd": True}, {"threads": 0}, {"arranged": "CHWN"}, {"other": 1}, []])
+@pytest.mark.parametrize("forms", [{"winograd": 1}, {"threads": 0}, {"arranged": "CHWN"}, {"other": 1}, []])
 def test_forms_that_do_not_exist_are_refused(tmp_path, forms):
     target = tvm.target.Target(LLVM)
-    choices.Choices(forms={"threads": 2}).write(tmp_path, target)
-    assert choices.Choices.read(tmp_path, target).forms == {"threads": 2}
-    choices.Choices(forms=forms).write(tmp_path, target)
+    choices.write_choices(Choices(forms={"threads": 2}), tmp_path, target)
+    assert choices.read_choices(tmp_path, target).forms == {"threads": 2}
+    choices.write_choices(Choices(forms=forms), tmp_path, target)
     with pytest.raises(RecordError, match="form"):
-        choices.Choices.read(tmp_path, target)
+        choices.read_choices(tmp_path, target)
+
+
+def test_what_a_busy_machine_says_is_asked_again(said, tmp_path):
+    mod, x, _ = product()
+    model = roller_tvm.compile(mod, LLVM, device=CPU)
+    inputs, before = {next(iter(model.inputs)): x}, model.threads
+    said["faster"].append("threads: 1")
+    said["why"] = "others keep the machine busy"
+    notes = notes_of(model.explore(inputs, top=1, records=tmp_path / "records"))
+    assert "undecided, others keep" in notes["threads: 1"] and model.threads == before and not said["ran"]
+    said["why"] = ""
+    model.explore(inputs, top=1, records=tmp_path / "records")
+    assert said["ran"] == ["threads: 1"] and model.threads == 1
