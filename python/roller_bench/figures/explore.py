@@ -61,7 +61,8 @@ def explore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plans", type=int, default=10, help="plans of an operator; default %(default)s")
     told = "of exploring or tuning in a piece, more than workers take to start; default %(default)s"
     parser.add_argument("--seconds", type=float, default=30, help=told)
-    parser.add_argument("--search", type=float, default=0, metavar="SECONDS", help="let TVM's own search run so long; default not at all")
+    told = "let TVM's own search run so long; default not at all"
+    parser.add_argument("--search", type=float, default=0, metavar="SECONDS", help=told)
     told = "trials of the search, in all; TVM recommends 20000 (Ansor) and 8000; default %(default)s, as its tutorials"
     parser.add_argument("--trials", type=int, default=TRIALS, help=told)
     parser.add_argument("--timing", type=float, default=6.0, help="seconds of timing a model; default %(default)s")
