@@ -235,12 +235,12 @@ class Exploration:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether another way of running the whole model is worth having.
+    """The outcome of a comparison of two ways of running the whole model.
 
     Parameters
     ----------
     worth : bool
-        False also where it is not known: what is in use stays.
+        Whether to take the other way; False also where it is not known, and the one in use stays.
     before_s, after_s : float
         Median seconds of a run as it is, and the other way.
     why : str
@@ -259,9 +259,9 @@ def faster(
 ) -> Verdict:  # fmt: skip
     """Return whether another way of running the whole model is worth having.
 
-    Both are run in pairs, which of the two first by chance, so that nothing that keeps step with them decides. It is
-    worth having if `REPEATED` series of pairs, judged one by one, all say so with the rule's confidence, and no others
-    kept the machine busy meanwhile.
+    Both are run in pairs, in an order by chance: nothing else keeps step with it then. It is worth having if `REPEATED`
+    series of pairs, judged one by one, all say so with the rule's confidence, and no others kept the machine busy
+    meanwhile.
 
     Parameters
     ----------
