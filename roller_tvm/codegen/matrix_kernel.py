@@ -284,7 +284,11 @@ class MatrixKernel:
                     return self.epilogue(at, first + v, found)
 
                 stored, columns = self.vector(element), self.tiles.columns
-                return self.tir.IfThenElse(first < columns, stored, None) if columns % BLOCK else stored
+                if not columns % BLOCK:
+                    return stored
+                last = columns % LANES
+                rest = self.tir.IfThenElse(first < columns, self.loop("v", last, element), None) if last else None
+                return self.tir.IfThenElse(first + LANES <= columns, stored, rest)
 
             return self.where_a_row(at, self.loop("h", 2, half))
 

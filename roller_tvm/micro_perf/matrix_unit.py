@@ -34,7 +34,7 @@ class MatrixTiles:
     Parameters
     ----------
     rows, terms, columns : int
-        Of the product; `terms` and `columns` are multiples of 16, and filled up with zeros to whole blocks.
+        Of the product; `terms` is a multiple of 16. Terms and columns are filled up with zeros to whole blocks.
     row_blocks : int
         Blocks of rows that stay in a core's cache while all columns pass.
     depth_blocks : int
@@ -98,7 +98,7 @@ def matrix_tiles(
     True
     """
     peak = device.peak(DTYPE, tensor=True)
-    if not peak or terms % ROWS or columns % ROWS or not device.has("l2"):
+    if not peak or terms % ROWS or not device.has("l2"):
         return None
     cache = device.level("l2").capacity_bytes
     height, width, depth = ceil(rows / BLOCK), ceil(columns / BLOCK), ceil(terms / DEPTH)

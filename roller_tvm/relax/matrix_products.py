@@ -88,7 +88,7 @@ class MatrixProducts:
 
     def _chosen(self, func: Any) -> _Chosen | None:
         nest = product_nest(func)
-        if nest is None or nest.run % LANES:
+        if nest is None or not nest.fills(LANES):
             return None
         position = next(n for n, p in enumerate(parameters(func)) if key(p) == key(nest.right))
         tiles = matrix_tiles(nest.rows, nest.terms, nest.columns, self.device, nest.moved_bytes)

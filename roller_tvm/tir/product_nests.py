@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -68,10 +68,9 @@ class ProductNest:
     def terms(self) -> int:
         return prod(extent for _, extent in self.reduce)
 
-    @property
-    def run(self) -> int:
-        """Terms, and columns, that are neighbours in memory from each multiple of this number."""
-        return gcd(self.reduce[-1][1], self.spatial[-1][1])
+    def fills(self, lanes: int) -> bool:
+        """Return whether terms and columns are neighbours from each multiple of `lanes`; last columns may be fewer."""
+        return not self.reduce[-1][1] % lanes and (len(self.across) == 1 or not self.spatial[-1][1] % lanes)
 
     @property
     def moved_bytes(self) -> int:

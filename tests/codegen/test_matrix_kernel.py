@@ -60,6 +60,16 @@ def test_products(case):
     assert error < 1e-6
 
 
+@pytest.mark.parametrize("columns", [53, 71])
+def test_columns_that_fill_no_vector(columns):
+    tiles = MatrixTiles(33, 48, columns, 2, 2, columns == 71, seconds=1.0)
+    x, w = operands(tiles)
+    x[5, 7], w[7] = np.inf, 1.0  # its block is summed up by multiply-adds
+    with np.errstate(invalid="ignore"):
+        exact = x.astype("float64") @ w
+    np.testing.assert_allclose(product(tiles, x, w), exact, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("case", sampled([(case,) for case in CASES], 2, 1))
 def test_products_on_the_unit(case):
     if not matrix_features(detect_cpu()):

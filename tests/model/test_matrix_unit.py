@@ -23,13 +23,13 @@ def test_the_pairs_of_parts():
     assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(PAIRS, PAIRS[1:], strict=False))
 
 
-@pytest.mark.parametrize("shape", [(64, 100, 64), (64, 64, 100), (64, 8, 32)])
+@pytest.mark.parametrize("shape", [(64, 100, 64), (64, 8, 32)])
 def test_what_does_not_fill_tiles_is_left(shape):
     assert matrix_tiles(*shape, UNIT) is None
     assert matrix_tiles(64, 64, 64, PLAIN) is None
 
 
-@given(st.integers(1, 2000), BLOCKS, BLOCKS)
+@given(st.integers(1, 2000), BLOCKS, st.integers(1, 1300))
 def test_blocks_fit_the_cache_and_cover_the_product(rows, terms, columns):
     tiles = matrix_tiles(rows, terms, columns, UNIT)
     height, width, depth = tiles.blocks
