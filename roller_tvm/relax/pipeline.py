@@ -53,6 +53,7 @@ from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
 from .rtask_regions import PACKED, predicted_seconds
 from .schedule import Report, ScheduleWithRoller
+from .separable import SeparableSums
 from .size_checks import CheckSizes
 from .sums import SumsAsAdditions
 from .targets import make_target
@@ -206,7 +207,9 @@ def schedule(
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
-            mod = tvm.transform.Sequential([InitialValuesFirst(), UnalignedInputs(), cpu_code(fast_math)])(mod)
+            mod = tvm.transform.Sequential(
+                [InitialValuesFirst(), SeparableSums(), UnalignedInputs(), cpu_code(fast_math)]
+            )(mod)
     return mod, scheduler.report
 
 
