@@ -129,12 +129,15 @@ class ModelExploration:
             Requests are served meanwhile: only forms are tried that need no time.
         """
         self._next("record")
+        began = time.monotonic()
         self._leave_undecided()
         written, notes = self._made.write(self.running.explorer, self.place, self.seconds.get("explore", 0.0))
         self.notes += notes
         if written:
             self.session.records, self.session.schedules = self.place, "roller"
             self.session.forget()
+        if self._end is not None:  # the budget is of runs
+            self._end += time.monotonic() - began
         self._next("forms")
         self.notes += Forms(self, self._end, online).run()
         self._next("link")

@@ -107,7 +107,10 @@ C Stream roller_tvm_stream; Stream roller_tvm_stream;
 C Record roller_tvm_record; Record roller_tvm_record;
 C int64_t roller_tvm_last_ns; int64_t roller_tvm_last_ns;
 C void* roller_tvm_events[2 * COUNT]; void* roller_tvm_events[2 * COUNT];
+C void* NO_STREAM(int32_t kind, int32_t device); void* NO_STREAM(int32_t kind, int32_t device) { return 0; }
 """
+#: Function of a library with events: the default stream.
+NO_STREAM = "roller_tvm_no_stream"
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ def source(sites: Sequence[Site], by: Convention, events: bool = False) -> str:
         lines += [f"C {kind} roller_tvm_{name}[{len(sites)}];", f"{kind} roller_tvm_{name}[{len(sites)}];"]
     words = {"PARAMETERS": by.parameters, "OWN": by.own, "TAKE": by.take, "HANDED": by.handed,
              **(_EVENTS if events else _CLOCK)}  # fmt: skip
-    lines.append(_NOW + (_POINTERS.replace("COUNT", str(len(sites))) if events else ""))
+    lines.append(_NOW + (_POINTERS.replace("COUNT", str(len(sites))).replace("NO_STREAM", NO_STREAM) if events else ""))
     lines.append(reduce(lambda text, word: text.replace(word, words[word]), words, _RUN))
     for n in range(len(sites)):
         head = f"int {by.prefix}{SITE}{n}({by.parameters})"

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..codegen.compile import compile_cuda
-from ..codegen.kernel_cache import kernel_cache, key_of
+from ..codegen.kept_cubins import kept_cubin
 from ..codegen.mended_cuda import GENERATE
 
 #: TVM's name of the function that compiles CUDA.
@@ -55,12 +54,7 @@ class Cubins:
         if self.folder is not None:
             with contextlib.suppress(FileNotFoundError):
                 return (self.folder / name).read_bytes()
-        cache, key = kernel_cache(), key_of("cubin", source, self.arch)
-        content = cache.get(key) if cache is not None else None
-        if content is None:
-            content = compile_cuda(source, self.arch).data
-            if cache is not None:
-                cache.put(key, content)
+        content = kept_cubin(source, self.arch)
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_bytes(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from ..tuning.supervise import Pool, Reply
 from ..tvm_env.compiler import find_compiler, system_install
 from .building import ASKED
 from .compiling import Compiled, written
+from .cuda_variants import CUBIN, checked_on_device, compile_sources, opened, table_of, write_parts
+from .cuda_variants import MODULE as DEVICE
 from .dense_weights import Asked
 from .line import LINE
 from .package import LoadedModel
@@ -42,6 +44,8 @@ from .variant_worker import MODULE
 from .variants import Call, Graph
 from .worker_side import layout_mode
 
+#: Name of a model's own kernels among the files of a GPU's library.
+BASE = "base"
 #: Seconds that a variant may take to compile.
 LIMIT_S = 120.0
 #: TVM's names of a function's inputs.
@@ -69,13 +73,18 @@ class _Own:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def operator_seconds(built: Any, inputs: Mapping[str, Any], folder: Path) -> dict[str, float]:
+def operator_seconds(built: Any, loaded: Any, inputs: Mapping[str, Any], folder: Path) -> dict[str, float]:
     """Return the seconds of each kernel; see ``models.line.ModelLine.operator_seconds``.
 
     Sites take the times here too: TVM's profiler ends its threads first, which takes minutes on a busy machine, as they
     give way 300,000 times before they end.
     """
     _require(built)
+    seconds: Counter[str] = Counter()
+    if _on_card(built):
+        for row in loaded.kernel_times(inputs, PROFILED_RUNS):
+            seconds[row.name] += row.seconds
+        return dict(seconds)
     graph = Graph(built.graph_json, built.params)
     for call in graph.calls:
         call.start("start")
@@ -86,7 +95,6 @@ def operator_seconds(built: Any, inputs: Mapping[str, Any], folder: Path) -> dic
     table.choose([0] * len(sites))
     for _ in range(PROFILED_RUNS):
         model.call(inputs)
-    seconds: Counter[str] = Counter()
     for call, own in zip(graph.calls, table.seconds(), strict=True):
         seconds[call.kernel] += own
     return dict(seconds)
@@ -96,9 +104,14 @@ def _require(built: Any) -> None:
     if find_compiler() is None:
         remedy = system_install("g++")
         raise ToolchainError("a library with variants cannot be linked: there is no C++ compiler", "explore", remedy)
-    if not isinstance(built, Compiled):
-        remedy = "tune, or take a CPU as the target; GPUs are explored on the Relax line"
+    if not isinstance(built, Compiled) and not _on_card(built):
+        remedy = "tune, or take a CPU or an NVIDIA GPU as the target"
         raise UsageError("its kernels are not compiled one by one", "explore", remedy)
+
+
+def _on_card(built: Any) -> bool:
+    """Return whether the kernels of a built model are an NVIDIA GPU's."""
+    return any(module.type_key == "cuda" for module in built.get_lib().imported_modules)
 
 
 def explorable(
@@ -107,9 +120,9 @@ def explorable(
 ) -> Explorable:  # fmt: skip
     """Link the `top` best plans of each operator to a built model; see ``models.line.ModelLine.explorable``."""
     _require(built)
-    aim = job.aim
+    aim, card = job.aim, _on_card(built)
     asked: dict[str, Asked] = getattr(built, ASKED)
-    with Pool(threads, 1, MODULE) as pool:
+    with Pool(threads, 1, DEVICE if card else MODULE) as pool:
         pool.start()  # they import TVM meanwhile
         tell("plan")
         graph = Graph(built.graph_json, built.params)
@@ -124,11 +137,22 @@ def explorable(
                 wanted = top if shares[one.workload] >= least else 1
                 owns[one.workload] = _planned(one, name, aim, wanted)
         tell("compile")
-        objects = _compiled(pool, owns, found, classes, folder, job.packed)
+        write = "write_cuda_variant" if card else "write_variant"
+        objects = _compiled(pool, owns, found, classes, folder, job.packed and not card, write)
+        if card:
+            bad = compile_sources(list(objects.values()), str(aim.target.arch), threads)
+            for (key, label), path in list(objects.items()):
+                if path in bad:
+                    owns[key].failed[label] = bad[path]
+                    del objects[key, label]
         linked = _linked(graph, built, owns, classes, objects, folder, memory_bytes)
         tell("check")
         known = {key: own.known for key, own in owns.items()}
-        failed = checked(pool, LINE, aim.target, linked, classes, known)
+        if card:
+            cubins = _cubins(map(str, objects.values()), folder)
+            failed = checked_on_device(pool, aim.target, linked, cubins, classes, known)
+        else:
+            failed = checked(pool, LINE, aim.target, linked, classes, known)
     return Explorable(linked.model, linked, classes, known, failed, LINE, aim.target)
 
 
@@ -166,7 +190,7 @@ def _sources(task: Any) -> list[tuple[str, int]]:
 
 def _compiled(
     pool: Pool, owns: Mapping[str, _Own], found: Mapping[str, Asked], classes: Mapping[str, str], folder: Path,
-    packed: bool,
+    packed: bool, write: str,
 ) -> dict[tuple[str, str], Path]:
     """Compile all variants but the starts; return their object files by workload and label.
 
@@ -174,6 +198,8 @@ def _compiled(
     ----------
     packed : bool
         Whether the starts want weights packed.
+    write : str
+        Function of the workers.
     """
     calls, where = [], []
     states = {classes[name]: one.state for name, one in found.items()}
@@ -188,7 +214,7 @@ def _compiled(
             if len(labels) == 1 or state is None or (n == 0 and not packed):
                 continue
             given = (work.text, work.target, LINE.record(task, state, None), mode)
-            calls.append(("write_variant", (*given, path.name, str(path)), LIMIT_S) if n else
+            calls.append((write, (*given, path.name, str(path)), LIMIT_S) if n else
                          ("write_layouts", (*given, str(path)), LIMIT_S))  # fmt: skip
             where.append((own, label, n, path))
     objects = {}
@@ -237,7 +263,11 @@ def _linked(
     _drop(graph.calls, classes, failed)
     sites = [call.site() for call in graph.calls]
     library, model = _loaded(graph, built, sites, [f"{path}.o" for path in objects.values()], folder / "variants.so")
-    return Linked(model, library, sites, Table(library, len(sites)), failed, arguments, weights)
+    if _on_card(built):
+        table: Table = table_of(library, len(sites))
+    else:
+        table = Table(library, len(sites))
+    return Linked(model, library, sites, table, failed, arguments, weights)
 
 
 def _loaded(
@@ -245,15 +275,27 @@ def _loaded(
 ) -> tuple[Path, LoadedModel]:
     """Return a library of the model's kernels, further object files and sites, and the graph that calls them, loaded.
     """
-    code = library.with_suffix(".cc")
-    code.write_text(source(sites, CONVENTION), encoding="utf-8")
-    files = [*objects, *written(built.kernels.objects, str(library.parent)), os.fspath(code)]
-    cc.create_shared(os.fspath(library), files, options=["-O2"])
-    run = tvm.runtime.load_module(os.fspath(library))
-    for other in built.empty.imported_modules:
-        run.import_module(other)
+    code, card = library.with_suffix(".cc"), _on_card(built)
+    code.write_text(source(sites, CONVENTION, events=card), encoding="utf-8")
+    if card:
+        write_parts(built.get_lib(), str(library.with_name(BASE)))
+        own = [str(library.with_name(f"{BASE}.o"))]
+    else:
+        own = written(built.kernels.objects, str(library.parent))
+    cc.create_shared(os.fspath(library), [*objects, *own, os.fspath(code)], options=["-O2"])
     text = graph.through_sites(sites)
+    if card:
+        run = opened(os.fspath(library), _cubins(objects, library.parent))
+    else:
+        run = tvm.runtime.load_module(os.fspath(library))
+        for other in built.empty.imported_modules:
+            run.import_module(other)
     return library, LoadedModel.of_parts(run, text, graph.params, getattr(built, REPORT))
+
+
+def _cubins(objects: Iterable[str], folder: Path) -> list[str]:
+    """Return the files of device code: the model's, and those of the variants."""
+    return [f"{path.removesuffix('.o')}{CUBIN}" for path in (str(folder / BASE), *objects)]
 
 
 def _drop(calls: Sequence[Call], classes: Mapping[str, str], failed: Mapping[tuple[str, str], str]) -> None:

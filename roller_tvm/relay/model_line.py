@@ -122,7 +122,7 @@ class RelayModels(ModelLine):
     ) -> dict[str, float]:
         from roller_tvm.relay.exploring import operator_seconds
 
-        return operator_seconds(built, inputs, folder)
+        return operator_seconds(built, loaded, inputs, folder)
 
     def explorable(
         self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,

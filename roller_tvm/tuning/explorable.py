@@ -183,6 +183,8 @@ class Explorable:
                     choices[row.name] = label
                     continue
                 before = records.best_seconds(known.task)
+                if math.isclose(before, taken):  # an earlier call has recorded it
+                    continue
                 if RECORD in known.plans and row.start_s and not math.isnan(before):
                     taken = min(taken, before * row.best_s / row.start_s)
                 tuned = TunedTask(

@@ -1,10 +1,6 @@
 """Exploration on CUDA without a card: what a library holds, and whole explorations on a card that is none."""
 
-import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,45 +8,26 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
 import roller_tvm  # noqa: E402
-from roller_check.build import runtime_library  # noqa: E402
+from roller_tvm.codegen import kept_cubins  # noqa: E402
 from roller_tvm.codegen.compile import Cubin  # noqa: E402
 from roller_tvm.errors import BadInput, MeasureError, UsageError  # noqa: E402
 from roller_tvm.explore.device_times import Driver  # noqa: E402
 from roller_tvm.explore.dispatch import FFI, Site, Variant, source  # noqa: E402
 from roller_tvm.models.line import Request  # noqa: E402
-from roller_tvm.relax import carried, cubins  # noqa: E402
+from roller_tvm.relax import carried  # noqa: E402
 from roller_tvm.relax.carrying import carry  # noqa: E402
 from roller_tvm.relax.model_line import LINE  # noqa: E402
 from roller_tvm.session import Session  # noqa: E402
 
+from ..fake_card import told_by  # noqa: E402
 from .networks import LLVM  # noqa: E402
 from .test_exploring import network  # noqa: E402
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-
 
 @pytest.fixture(scope="module")
-def card(tmp_path_factory):
-    """Libraries under the names of NVIDIA's."""
-    folder = tmp_path_factory.mktemp("card")
-    (folder / "names").write_text("libcudart.so.13 { global: *; };")
-    code = HERE / "fake_card" / "fake_cuda.cc"
-    for name, more in (("libcuda.so.1", []), ("libcudart.so.13", [f"-Wl,--version-script={folder}/names"])):
-        subprocess.run(["g++", "-O1", "-w", "-shared", "-fPIC", f"-Wl,-soname,{name}", *more, str(code), "-o",
-                        str(folder / name), "-ldl"], check=True)  # fmt: skip
-    return folder
-
-
-@pytest.fixture(scope="module")
-def told(card, tmp_path_factory):
+def told(tmp_path_factory):
     """What a process with the card has seen."""
-    own = {"LD_LIBRARY_PATH": str(card), "FAKE_EMULATOR": str(runtime_library()),
-           "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}", "ROLLER_PLAN_CACHE": "off"}  # fmt: skip
-    made = subprocess.run([sys.executable, str(HERE / "fake_card" / "explore.py"), str(tmp_path_factory.mktemp("out"))],
-                          env={**os.environ, **own}, capture_output=True, text=True, cwd=ROOT)  # fmt: skip
-    assert not made.returncode, made.stderr[-3000:]
-    return json.loads(made.stdout.splitlines()[-1])
+    return told_by("relax", tmp_path_factory.mktemp("card"), "libcudart.so.13")
 
 
 @pytest.mark.slow
@@ -89,8 +66,8 @@ def test_one_library_holds_the_plans_of_all_operators(job, tmp_path, monkeypatch
         sources.append(text)
         return Cubin(b"\x7fELF", "", arch, "nvrtc")
 
-    monkeypatch.setattr(cubins, "compile_cuda", compiled)
-    monkeypatch.setattr(cubins, "kernel_cache", lambda: None)
+    monkeypatch.setattr(kept_cubins, "compile_cuda", compiled)
+    monkeypatch.setattr(kept_cubins, "kernel_cache", lambda: None)
     made, planned = carry(job, tmp_path, top=2)
     kernels = {v.kernel for site in made.sites for v in site.variants}
     assert len(kernels) == len(sources) and all(any(f"{k}_kernel" in s for s in sources) for k in kernels)
@@ -110,8 +87,8 @@ def test_a_plan_that_does_not_compile_is_left_out(job, tmp_path, monkeypatch):
             raise RuntimeError("ptxas gave up")
         return Cubin(b"\x7fELF", "", arch, "nvrtc")
 
-    monkeypatch.setattr(cubins, "compile_cuda", compiled)
-    monkeypatch.setattr(cubins, "kernel_cache", lambda: None)
+    monkeypatch.setattr(kept_cubins, "compile_cuda", compiled)
+    monkeypatch.setattr(kept_cubins, "kernel_cache", lambda: None)
     made, _ = carry(job, tmp_path, top=2)
     assert made.failed and all("ptxas gave up" in why for _, _, why in made.failed)
     assert all(len(site.options) == 1 for site in made.sites)

@@ -156,7 +156,7 @@ def test_a_plan_that_does_not_build_is_left_out(expected, tmp_path, monkeypatch)
 def test_kernels_in_one_module_are_refused():
     built = relay.build(network(), "llvm")
     with pytest.raises(UsageError, match="one by one"):
-        relay_exploring.operator_seconds(built, {"x": X}, None)
+        relay_exploring.operator_seconds(built, None, {"x": X}, None)
 
 
 @pytest.mark.nightly

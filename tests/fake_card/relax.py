@@ -11,7 +11,8 @@ import tvm
 import roller_tvm
 from roller_check import compile_source
 from roller_tvm import exploring
-from roller_tvm.relax import carried, cubins
+from roller_tvm.codegen import kept_cubins
+from roller_tvm.relax import carried
 from roller_tvm.relax.carrying import carry
 from tests.relax.test_exploring import X, network
 
@@ -26,7 +27,7 @@ def emulated(source, arch):
 
 
 HOSTILE = "v1_fused_conv2d_relu_kernel("
-cubins.compile_cuda = emulated
+kept_cubins.compile_cuda = emulated
 exploring.LEAST = 0.0
 mod = network()
 model = roller_tvm.compile(mod, TARGET)

@@ -1,4 +1,4 @@
-// A card without a card: CUDA's driver and runtime as far as TVM 0.27 and the exploration call them. Memory is the
+// A card without a card: CUDA's driver and runtime as far as TVM and the exploration call them. Memory is the
 // host's, a launch runs to its end on the emulator (roller_check), and an image is the path of the emulator's library.
 #include <dlfcn.h>
 #include <stdint.h>
@@ -35,7 +35,9 @@ static int run(void* entry, const unsigned* grid, const unsigned* block, unsigne
   static Launch launch = (Launch)dlsym(emulator, "emu_launch");
   Limits limits{60.0, 232448, 1, 1, 1};
   static char error[65536];
-  return launch(entry, arguments, grid, block, nullptr, 0, shared, &limits, error) ? 719 : 0;
+  if (!launch(entry, arguments, grid, block, nullptr, 0, shared, &limits, error)) return 0;
+  fprintf(stderr, "fake_cuda: kind %d, line %d, %s\n", *(int*)error, ((int*)error)[2], error + 256);
+  return 719;
 }
 
 API cuInit(unsigned) { return 0; }
@@ -63,13 +65,17 @@ API cuModuleGetFunction(void** function, void* module, const char* name) {
 API cuLaunchKernelEx(const Config* config, Function* function, void** arguments, void**) {
   return run(function->entry, config->grid, config->block, config->shared, arguments);
 }
-API cuLaunchKernel(Function* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
-                   void** arguments, void**) {
+API cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz,
+                   unsigned shared, void*, void** arguments, void**) {
+  unsigned grid[3] = {x, y, z}, block[3] = {tx, ty, tz};
+  if (!function->hold) return run(function->entry, grid, block, shared, arguments);
   double end = now() + *(uint64_t*)arguments[0] * 1e-9;
-  while (function->hold && now() < end) {
+  while (now() < end) {
   }
   return 0;
 }
+API cuMemsetD32_v2(void*, unsigned, size_t) { return 801; }
+API cuModuleGetGlobal_v2(void**, size_t*, void*, const char*) { return 500; }
 API cuEventCreate(double** event, unsigned) { return *event = new double(0), 0; }
 API cuEventRecord(double* event, void*) { return *event = now(), 0; }
 API cuEventElapsedTime(float* ms, const double* first, const double* last) { return *ms = (*last - *first) * 1e3, 0; }
@@ -81,6 +87,8 @@ API cudaDeviceGetAttribute(int* value, int which, int) {
 API cudaGetDevice(int* device) { return *device = 0; }
 API cudaGetDeviceCount(int* count) { return *count = 1, 0; }
 API cudaGetDeviceProperties(void*, int) { return 0; }
+API cudaGetDeviceProperties_v2(void*, int) { return 0; }
+API cudaMemsetAsync(void* memory, int value, size_t bytes, void*) { return memset(memory, value, bytes), 0; }
 API cudaSetDevice(int) { return 0; }
 API cudaGetLastError() { return 0; }
 API cudaPeekAtLastError() { return 0; }
