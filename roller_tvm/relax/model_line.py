@@ -146,8 +146,10 @@ class RelaxModels(ModelLine):
         return explorable(self.prepared(job), records, top, share, least, folder, threads, memory_bytes, tell)
 
     def forms(self, job: Job, threads: int) -> Sequence[Form]:
+        beside = Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else "")
         if job.aim.device.kind != "cpu":
-            return () if job.cuda_graph else (Form("CUDA graphs", {"cuda_graph": True}, cheap=True),)
+            graphs = Form("CUDA graphs", {"cuda_graph": True}, "it has them" if job.cuda_graph else "", cheap=True)
+            return graphs, beside  # one is tried on the variants' library, the other is built
         names = " ".join(str(var.name_hint) for var in job.model.mod.get_global_vars())
         none = "" if "conv2d" in names else "there is no convolution"
         direct = "" if "winograd" in names else "no convolution is computed by Winograd's algorithm"
@@ -156,7 +158,7 @@ class RelaxModels(ModelLine):
             Form("direct convolutions", {"winograd": False}, direct),
             Form("activations as NCHW", {"arranged": "NCHW"}, none),
             Form("activations in blocks of channels", {"arranged": "blocked"}, none),
-            Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else ""),
+            beside,
             Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
         )
 

@@ -143,8 +143,9 @@ class RelayModels(ModelLine):
         place.touch()  # a build with these records takes them
 
     def forms(self, job: Job, threads: int) -> Sequence[Form]:
+        beside = Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else "")
         if job.aim.device.kind != "cpu":
-            return ()
+            return (beside,)
         none = "" if "nn.conv2d" in str(job.model.mod["main"]) else "there is no convolution"
         fewer = max(1, threads // 2)
         return (
@@ -152,7 +153,7 @@ class RelayModels(ModelLine):
             Form("Winograd's algorithm", {"arranged": "NHWC", "winograd": True}, none),
             Form("activations as NCHW", {"arranged": "NCHW"}, none),
             Form("weights as they are", {"packed": False}),
-            Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else ""),
+            beside,
             Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
         )
 
