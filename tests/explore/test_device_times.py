@@ -10,7 +10,7 @@ from roller_tvm.errors import MeasureError
 from roller_tvm.explore.device_times import UNHELD, Driver, EventTable
 from roller_tvm.explore.dispatch import FFI, Site, Variant, source
 
-CODE = Path(__file__).parents[1] / "relax" / "fake_card" / "fake_cuda.cc"
+CODE = Path(__file__).parents[1] / "fake_card" / "fake_cuda.cc"
 SITES = [
     Site("dense", ("a", "b"), (Variant("slow", (0,)), Variant("quick", (0,)))),
     Site("relu", ("a",), (Variant("quick", (0,)),)),
