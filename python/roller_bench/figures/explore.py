@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -66,6 +66,7 @@ def explore(parser: argparse.ArgumentParser) -> None:
     told = "trials of the search, in all; TVM recommends 20000 (Ansor) and 8000; default %(default)s, as its tutorials"
     parser.add_argument("--trials", type=int, default=TRIALS, help=told)
     parser.add_argument("--timing", type=float, default=6.0, help="seconds of timing a model; default %(default)s")
+    parser.add_argument("--only", type=names, default=[], help=f"only these of {', '.join(PIECES)}, and no table")
     parser.add_argument("--pieces", type=int, default=0, help=f"stop after so many, with status {AGAIN}; default all")
     parser.add_argument("--folder", type=Path, default=NETWORKS,
                         help="folder of models and results; default %(default)s")
@@ -86,14 +87,16 @@ class Comparison:
         Of TVM's own search.
     timing_s : float
         Of timing.
+    only : sequence of str
+        Pieces to do; () for all.
     """
 
     def __init__(
         self, model: Any, folder: Path, plans: int, seconds: float, search_s: float = 0.0, trials: int = TRIALS,
-        timing_s: float = 6.0,
+        timing_s: float = 6.0, only: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.model, self.plans, self.seconds, self.folder = model, plans, seconds, folder
-        self.search_s, self.trials, self.timing_s = search_s, trials, timing_s
+        self.search_s, self.trials, self.timing_s, self.only = search_s, trials, timing_s, only or PIECES
         folder.mkdir(parents=True, exist_ok=True)
         self.kept = folder / "pieces.jsonl"
         self.done = list(read_lines(self.kept))
@@ -106,7 +109,7 @@ class Comparison:
         more = found.get("trials", 0) < self.trials and found.get("asked_s", 0.0) < self.search_s
         left = [name for name in PIECES if (more if name == "search" else name not in last)]
         stale = last.get("time", -1) < last.get("search", -1)
-        return next(iter([*left, *(["time"] if stale else [])]), "")
+        return next((name for name in (*left, *(["time"] if stale else ())) if name in self.only), "")
 
     def step(self) -> None:
         """Do a piece and keep it."""
@@ -277,13 +280,15 @@ def _run(args: argparse.Namespace) -> int:
     for name in names(args.models):
         model = onnx_model(name, args.folder)
         one = Comparison(model, place / Path(name).stem, args.plans, args.seconds, args.search, args.trials,
-                         args.timing)
+                         args.timing, args.only)
         while one.next:
             if left == 0:
                 return AGAIN
             one.step()
             left -= 1
             print(json.dumps({"model": name, **one.done[-1]}), flush=True)
-        found[name] = one.row()
-    tell(words(found), args.out)
+        if not args.only:
+            found[name] = one.row()
+    if found:
+        tell(words(found), args.out)
     return 0
