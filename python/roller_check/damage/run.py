@@ -127,7 +127,10 @@ def outcomes(
         if time.monotonic() > until:
             return
         rule, data = damaged(whole, seed, reader.more)
-        yield seed, rule, *tried(reader, path, data)
+        kind, text = tried(reader, path, data)
+        if kind == "hang":  # or the machine was busy, or this process stopped
+            kind, text = tried(reader, path, data)
+        yield seed, rule, kind, text
 
 
 def load(path: Path) -> dict[str, Tally]:
