@@ -21,6 +21,8 @@ from .errors import BadInput
 TEXT_MIB, LINE_MIB = 1024, 64
 #: Raises both limits, in MiB.
 VARIABLE = "ROLLER_LIMIT_MIB"
+#: Bytes that a line counts for at least: what is long in lines alone takes time, too.
+LINE_BYTES = 1024
 #: Deepest brackets of JSON: TVM's own reader takes a stack frame each.
 DEPTH = 200
 PACKED = b"\x1f\x8b"
@@ -166,6 +168,9 @@ def lines(path: Path, mib: int = TEXT_MIB, line_mib: int = LINE_MIB) -> Iterator
                     raise beyond("the line", longest, f"{path}:{number}")
                 if taken > most:
                     raise beyond("what it holds", most, str(path))
+                if number > most // LINE_BYTES:
+                    remedy = f"if it is meant to be so long, set {VARIABLE}={2 * (most >> 20) or 1} or more"
+                    raise BadInput(f"it has more than {most // LINE_BYTES} lines", str(path), remedy)
                 yield line.rstrip(b"\r\n")
         except (gzip.BadGzipFile, EOFError):
             raise

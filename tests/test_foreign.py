@@ -13,16 +13,25 @@ from roller_tvm.errors import BadInput
 
 def test_what_unpacks_to_more_than_its_limit_is_refused_and_an_option_raises_it(tmp_path, monkeypatch):
     path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress((b"0" * 31 + b"\n") * (3 << 16)))  # 6 KB that hold 6 MB
+    path.write_bytes(gzip.compress((b"0" * 2047 + b"\n") * (3 << 10)))  # 6 KB that hold 6 MB
     monkeypatch.setattr(foreign, "TEXT_MIB", 2)
     with pytest.raises(BadInput, match="longer than 2 MiB") as caught:
         list(foreign.lines(path, 2))
     assert "ROLLER_LIMIT_MIB=4" in caught.value.remedy
     monkeypatch.setenv("ROLLER_LIMIT_MIB", "8")
-    assert sum(1 for _ in foreign.lines(path, 2)) == 3 << 16
+    assert sum(1 for _ in foreign.lines(path, 2)) == 3 << 10
     monkeypatch.setenv("ROLLER_LIMIT_MIB", "many")
     with pytest.raises(BadInput, match="whole number of MiB"):
         foreign.limit_bytes(1)
+
+
+def test_lines_without_end_are_refused(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b"\n" * 5000))
+    with pytest.raises(BadInput, match="has more than 4096 lines") as caught:
+        list(foreign.lines(path, 4))
+    assert "ROLLER_LIMIT_MIB=8" in caught.value.remedy
+    assert sum(1 for _ in foreign.lines(path, 5)) == 5000
 
 
 def test_a_line_without_end_is_refused_by_its_number(tmp_path, monkeypatch):
