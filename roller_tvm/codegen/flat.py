@@ -271,6 +271,11 @@ _MADE_OF = {
 _FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "body")
 
 
+def direct_parts(expression: Any) -> list[Any]:
+    """Return the expressions of which an expression is made, each once, with none of their own."""
+    return _known(expression, "parts", _parts)
+
+
 def parts_of(expression: Any) -> Iterator[Any]:
     """Yield an expression and all its subexpressions, outer ones first."""
     return iter(_known(expression, "all", _all_parts))

@@ -65,7 +65,7 @@ def levels(func: Any, target: Any) -> Levels:
     >>> print(levels(schedule.mod["main"], target).storage)
     { a[o0, o1] -> global[32o0 + o1] : 0 <= o0 <= 15 and 0 <= o1 <= 31; ... }
     """
-    return levels_of(read_kernel(loops_of(func, target)))
+    return levels_of(read_kernel(loops_of(func, target), folds=False))
 
 
 def prove_module(before: Any, after: Any, target: Any, device: DeviceSpec) -> dict[str, str]:

@@ -58,7 +58,7 @@ def levels(schedule: Any, args: Sequence[Any]) -> Levels:
     >>> print(levels(schedule, args).schedule)
     { b_[i] -> [0, i] : 0 <= i <= 7 }
     """
-    return levels_of(read_kernel(loops_of(schedule, args), flat=True))
+    return levels_of(read_kernel(loops_of(schedule, args), flat=True, folds=False))
 
 
 class _Loops:

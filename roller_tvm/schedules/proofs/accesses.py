@@ -6,46 +6,45 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.flat import access_of, called, is_load, kind_of, number_of, parts_of, statements
+from ...codegen.flat import access_of, called, is_load, kind_of, number_of, parts_of
 from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
-from .digits import fused_from, part_of, split_index, summands
-from .kernel import THREAD, Access, Buffer, Dim, Kernel, Statement
-from .sets import library, plain_of
+from .digits import fused_from
+from .folds import Folding, Unfoldable, groups_of
+from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
+from .naming import Naming
+from .sets import plain_of
 from .ways import CHOICE, IMMEDIATE, INDEX, Way, joined, step_of
 
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
 
-class Accesses:
+class Accesses(Naming):
     """The place of the reader in a function, and what is read there.
 
     Parameters
     ----------
-    largest, flat
+    largest, flat, folds
         As of ``read_kernel``.
     """
 
-    def __init__(self, largest: int, flat: bool) -> None:
-        self.flat = flat
-        self.isl, self.kernel, self.largest = library(), Kernel(), largest
-        self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
+    def __init__(self, largest: int, flat: bool, folds: bool) -> None:
+        super().__init__(largest)
+        self.flat, self.folds = flat, folds
         self.cuts: dict[int, Counter[int]] = {}  # loop variable -> what it is divided by
-        self.sizes: dict[int, str] = {}
-        self.values: dict[int, Any] = {}  # bound name -> its value
         self.buffers: dict[int, Buffer] = {}  # by the memory's variable
         self.shapes: dict[int, Any] = {}
         self.place: list[int | Dim] = []
-        self.rules: list[str] = []  # ranges of loops and conditions around the place
-        self.reduced: dict[str, tuple[Dim, str]] = {}
+        self.rules: list[Rule] = []  # ranges of loops and conditions around the place
+        self.leaves: set[int] = set()  # variables of loops around one store alone
+        self.unfolded: dict[int, int] = {}  # memory of fused copies that are not folded, as `divided`
         self.exact = True
         self.divided: dict[int, int] = {}  # memory that a fused index goes along -> the first dimension of these
         self.fused: dict[int, int] = {}  # the same by the numbers of buffers
-        self.loops = self.digits = 0
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
         self.said: list[str] = []  # rules of the last statement's accesses
         self.numbers: set[tuple[str, Way]] = set()  # constants of the statement that is read
@@ -72,73 +71,74 @@ class Accesses:
         self.buffers[key] = made
         return made
 
-    def _shape(self, extent: Any) -> str:
-        text = self._text()
-        found = text.index(extent)
-        if text.opaque:
-            self.kernel.unread.append(f"the size {text.opaque[0]}")
-        return found
-
-    def _text(self) -> Text:
-        return Text(self._name, self.values, self._digits)
-
-    def _name(self, var: Any) -> str | None:
-        if hash(var) in self.dims:
-            return self._digits(var, 1, 0)
-        if not dtype_of_node(var).startswith(("int", "uint")):
-            return None
-        if hash(var) not in self.sizes:
-            name = f"p{len(self.sizes)}"
-            self.sizes[hash(var)] = name
-            self.kernel.parameters[name] = str(var.name)
-        return self.sizes[hash(var)]
-
-    def _parts(self, var: Any, low: int, high: int) -> list[tuple[str, int, int]] | None:
-        """Return (name, factor, extent) of each digit of ``var % high // low``; None if it is no sum of digits."""
-        dims = self.dims.get(hash(var), ())
-        whole = dims[0].stride * dims[0].extent if dims else 0
-        limits = {d.stride for d in dims}
-        if not dims or low not in limits or not (high == 0 or high in limits or high >= whole > 0):
-            return None
-        own = [d for d in dims if d.stride >= low and (high == 0 or d.stride < high)]
-        return [(self.reduced.get(d.var, (d, d.var))[1], d.stride // low, d.extent) for d in own]
-
-    def _digits(self, var: Any, low: int, high: int) -> str | None:
-        found = self._parts(var, low, high)
-        if found is None:
-            return None
-        told = " + ".join(f"{factor}*{name}" if factor > 1 else name for name, factor, _ in found)
-        return f"({told})" if len(found) > 1 else told or "0"
-
-    def _split(self, index: Any, steps: Sequence[int]) -> list[str] | None:
-        """Return a flat index as one index a dimension, if ranges of loops alone tell that."""
-        terms: Counter[str] = Counter()
-        extents: dict[str, int] = {}
-        start = 0
-        for node, factor in summands(index) or [(index, 1)]:
-            if (number := number_of(node)) is not None:
-                start += factor * number
-                continue
-            part = part_of(node)
-            found = self._parts(*part) if part is not None else None
-            if found is None or not all(extent for _, _, extent in found):
-                return None
-            for name, by, extent in found:
-                terms[name] += factor * by
-                extents[name] = extent
-        return split_index(terms, start, extents, steps)
-
     def _store(self, store: Any) -> None:
-        value, indices = store.value, list(store.indices)
-        accesses: list[tuple[Any, ...]] = []
-        self._loads(value, [], True, (), accesses)
-        for index in indices:
-            self._loads(index, [], True, (INDEX,), accesses)
-        update = _updates(value, store.buffer, indices)
-        accesses.append((store.buffer, indices, True, [], True, ()))
-        self._statement(accesses, f"{store.buffer.name}[{', '.join(map(str, indices))}]", update)
+        for wide in (True, False):
+            self.folding = self._folding(store, wide)
+            if self.folding is not None:
+                try:
+                    self._ask(store, self.folding)
+                    break
+                except Unfoldable:
+                    self.folding = None
+        key, first = memory_of(store.buffer), fused_from(store.indices)
+        known = key in self.buffers and self.buffers[key].parameter  # which stays as it is
+        if first is not None and not (self.folding or self.launch or known):
+            self.unfolded[key] = min(first, self.unfolded.get(key, first))
+        text = f"{store.buffer.name}[{', '.join(map(str, store.indices))}]"
+        self._statement(self._accesses_of(store), text, _updates(store.value, store.buffer, list(store.indices)))
+        self.folding = None
         if self.issuing:
             self.kernel.statements[-1] = replace(self.kernel.statements[-1], issued=True)
+
+    def _accesses_of(self, store: Any) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        self._loads(store.value, [], True, (), found)
+        for index in store.indices:
+            self._loads(index, [], True, (INDEX,), found)
+        return [*found, (store.buffer, list(store.indices), True, [], True, ())]
+
+    def _folding(self, store: Any, wide: bool) -> Folding | None:
+        """Return how a copy's threads and loops may be folded, `wide` as of ``groups_of``; None if they may not."""
+        if not self.folds or not is_copy(store):
+            return None
+        axes, threads = dict[int, Axis](), set[int]()
+        for var, dims in self.dims.items():
+            extent = dims[0].stride * dims[0].extent if var not in self.values and dims[0] in self.place else 0
+            if not extent:
+                continue
+            if dims[0].kind == THREAD and dims[0].name.startswith("threadIdx"):
+                threads.add(var)
+            elif var not in self.leaves:
+                continue
+            axes[var] = Axis(var, dims[0].name, dims, 1, extent)
+        conditions = [rule.condition for rule in self.rules if rule.condition is not None]
+        nodes = [*store.indices, store.value, *(n for c in conditions for n in (c if isinstance(c, tuple) else (c,)))]
+        groups = groups_of(nodes, self.values, axes, threads, wide)
+        if groups is None:
+            return None
+        folded = {dim for group in groups for axis in group for dim in axis.dims}
+        loops = [n for n, p in enumerate(self.place) if p in folded and isinstance(p, Dim) and p.kind != THREAD]
+        last = min(loops, default=len(self.place))
+        if any(isinstance(p, Dim) and p not in folded for p in self.place[last:]):
+            return None  # what is within a folded loop is folded: so trips of a thread stay in order
+        for group in groups:
+            order = [self.place.index(axis.dims[0]) for axis in group if axis.dims[0].kind != THREAD]
+            if order != sorted(order, reverse=True):
+                return None
+        return Folding(groups, self.values, self._digits)
+
+    def _ask(self, store: Any, folding: Folding) -> None:
+        """Ask for all texts of a copy, which tells where digits begin, and choose the digits."""
+        for buffer, indices, *_ in self._accesses_of(store):
+            if (memory := self.buffers.get(memory_of(buffer))) is not None and any(d in folding for d in memory.dims):
+                raise Unfoldable  # each thread has its own
+            for index in indices:
+                self._text().index(index)
+        for rule in self.rules:
+            rule.told(self)
+        folding.settle(self.digits, self.loops, THREAD, "tile")
+        self.digits += sum(len(fold.dims) for fold in folding.folds)
+        self.loops += len(folding.folds)
 
     def _loads(self, node: Any, rules: list[str], exact: bool, way: Way, found: list[Any]) -> None:
         """Collect the loads of an expression, each with the conditions under which it is read and its way upwards."""
@@ -182,13 +182,14 @@ class Accesses:
         return is_load(node) or kind_of(node) in ("Call", "Let") or hash(node) in self.values
 
     def _statement(self, accesses: Sequence[Any], text: str, update: str = "", extra: Sequence[str] = ()) -> None:
-        number, dims = len(self.kernel.statements), [p for p in self.place if isinstance(p, Dim)]
-        space = f"S{number}[{', '.join(d.var for d in dims)}]"
-        rules = " and ".join(self.rules) or "true"
-        domain = self._parsed(self.isl.Set, f"{{ {space} : {rules} }}")
+        folds = self.folding.folds if self.folding is not None else ()
+        statement = Statement(len(self.kernel.statements), tuple(self.place), None, (), text, update,
+                              exact=self.exact, folds=folds)  # fmt: skip
+        dims = statement.dims
+        space = f"{statement.space}[{', '.join(d.var for d in dims)}]"
+        domain = self._parsed(self.isl.Set, f"{{ {space} : {self._rules()} }}")
         self.said = []
-        made = [m for a in accesses if (m := self._access(space, rules, extra, *a)) is not None]
-        exact = self.exact
+        made = [m for a in accesses if (m := self._access(space, domain, extra, *a)) is not None]
         for dim in dims:
             # Virtual threads are trips of one thread; what knows nothing of them it does once.
             if dim.name.startswith(("vthread", "cthread")) and not self._knows(dim):
@@ -196,14 +197,18 @@ class Accesses:
                 domain = domain.intersect(one)
                 made = [replace(a, elements=a.elements.intersect_domain(one), homes=a.homes.intersect_domain(one))
                         for a in made]  # fmt: skip
-        self.kernel.statements.append(
-            Statement(number, tuple(self.place), domain, tuple(made), text, update, exact=exact,
-                      numbers=frozenset(self.numbers))
-        )  # fmt: skip
+        numbers = frozenset(self.numbers)
+        self.kernel.statements.append(replace(statement, domain=domain, accesses=tuple(made), numbers=numbers))
         self.numbers.clear()
 
+    def _rules(self) -> str:
+        """Return where the statement at the place is executed."""
+        told = [rule.told(self) for rule in self.rules]
+        told += self.folding.rules if self.folding is not None else []
+        return " and ".join(rule for rule in told if rule) or "true"
+
     def _access(
-        self, space: str, around: str, extra: Sequence[str], buffer: Any, indices: list[Any], write: bool,
+        self, space: str, domain: Any, extra: Sequence[str], buffer: Any, indices: list[Any], write: bool,
         rules: list[str], exact: bool, way: Way,
     ) -> Access | None:  # fmt: skip
         memory = self.buffers.get(memory_of(buffer))
@@ -230,23 +235,30 @@ class Accesses:
         if flat:
             equal = [" + ".join(f"{step} * {o}" for step, o in zip(steps, own, strict=True)) + f" = {starts[0]}"]
             equal += [f"0 <= {o} < {extent}" for o, extent in zip(own[1:], memory.shape[1:], strict=True)]
-        rule = " and ".join([*equal, *rules, *lanes, *text.rules]) or "true"
         wanted = [*(f"{v}" for v in text.names), *extra_names(extra)]
+        if not (wanted or flat):
+            own, equal = starts, []
+        rule = " and ".join([*equal, *rules, *lanes, *text.rules]) or "true"
         rule = f"exists ({', '.join(wanted)} : {' and '.join([rule, *extra])})" if wanted else rule
-        homes = [d.var for d in memory.dims]
-        self.said += [rule, *homes]
-        element = self._parsed(
-            self.isl.Map, f"{{ {space} -> {memory.space}[{', '.join(own)}] : ({around}) and {rule} }}"
-        )
-        if (flattened := self._flattened(memory, indices, rules, lanes)) is not None:
+        homes, flattened = [d.var for d in memory.dims], self._flattened(memory, indices, rules, lanes)
+        self.said += [rule, *homes, *own]
+        if flattened is None:
+            home = self._related(space, memory, [*homes, *own], domain, rule)
+            element = home.project_out(self.isl.dim_type.out, 0, len(homes)) if homes else home
+            element = element.set_tuple_name(self.isl.dim_type.out, memory.space)
+        else:
+            element = self._related(space, memory, own, domain, rule)
             own, rule = flattened
-        result = f"{memory.space}[{', '.join([*homes, *own])}]"
-        home = self._parsed(self.isl.Map, f"{{ {space} -> {result} : ({around}) and {rule} }}")
+            home = self._related(space, memory, [*homes, *own], domain, rule)
         if flat:
             element, home = (plain_of(found, found.domain()) for found in (element, home))
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         known = self.exact and not text.opaque
         return Access(memory, element, home, write, exact and known, told, known and not exact, way)
+
+    def _related(self, space: str, memory: Buffer, place: Sequence[str], domain: Any, rule: str) -> Any:
+        result = f"{memory.space}[{', '.join(place)}]"
+        return self._parsed(self.isl.Map, f"{{ {space} -> {result} : {rule} }}").intersect_domain(domain)
 
     def _flattened(
         self, memory: Buffer, indices: Sequence[Any], rules: Sequence[str], lanes: Sequence[str]
@@ -260,32 +272,61 @@ class Accesses:
             return None
         text, names = self._text(), [f"o{n}" for n in range(first + 1)]
         steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(first, len(indices))]
-        told = [*map(text.index, indices[:first]), text.flat(indices[first:], steps)]
+        last = indices[first:]
+        flat = text.flat(last, steps) if self.folding is None else " + ".join(
+            f"{step} * ({text.index(index)})" for step, index in zip(steps, last, strict=True))  # fmt: skip
+        told = [*map(text.index, indices[:first]), flat]
         rule = " and ".join([*(f"{n} = {t}" for n, t in zip(names, told, strict=True)), *rules, *text.rules])
         return names, f"exists ({', '.join(text.names)} : {rule})" if text.names else rule
 
     def _knows(self, dim: Dim) -> bool:
         """Return whether the last statement's accesses or conditions depend on a loop."""
         range_of = f"<= {dim.var} <"
-        return any(re.search(rf"\b{dim.var}\b", rule) for rule in [*self.rules, *self.said] if range_of not in rule)
-
-    def _parsed(self, kind: Any, text: str) -> Any:
-        params = sorted(self.sizes.values())
-        head = f"[{', '.join(params)}] -> " if params else ""
-        if params:
-            bounds = " and ".join(f"1 <= {p} <= {self.largest}" for p in params)
-            text = text.replace(" : ", f" : {bounds} and ", 1)
-        return kind(head + text)
+        told = [*(rule.told(self) for rule in self.rules), *self.said]
+        return any(re.search(rf"\b{dim.var}\b", rule) for rule in told if range_of not in rule)
 
 
-def divided(body: Any) -> dict[int, int]:
-    """Return the memory of which a store's indices are parts of one expression: its key -> the first such dimension."""
-    found: dict[int, int] = {}
-    for node in statements(body):
-        if kind_of(node) == "BufferStore" and (first := fused_from(node.indices)) is not None:
-            key = memory_of(node.buffer)
-            found[key] = min(first, found.get(key, first))
-    return found
+@dataclass(frozen=True)
+class Rule:
+    """A range of a loop, or a condition, around a place.
+
+    Parameters
+    ----------
+    text : str
+        In isl's notation.
+    dims : tuple of Dim
+        Digits of which it is the range.
+    condition : Expr or (Expr, Expr), optional
+        Two: the first is less.
+    holds : bool
+    """
+
+    text: str
+    dims: tuple[Dim, ...] = ()
+    condition: Any = None
+    holds: bool = True
+
+    def told(self, at: Accesses) -> str:
+        """Return its text at a statement, '' where the statement's fold says it."""
+        if at.folding is None:
+            return self.text
+        if self.dims:
+            return "" if self.dims[0] in at.folding else self.text
+        text = at._text()
+        if isinstance(self.condition, tuple):
+            a, b = self.condition
+            return at.folding.compared(a, "<", b) or f"{text.index(a)} < {text.index(b)}"
+        if self.condition is not None:
+            return closed(text, text.condition(self.condition, self.holds))
+        if any(re.search(rf"\b{dim.var}\b", self.text) for dim in at.folding.folded):
+            raise Unfoldable
+        return self.text
+
+
+def is_copy(store: Any) -> bool:
+    """Return whether a store goes to shared memory, from memory that no thread has for itself."""
+    loads = [access_of(part)[0] for part in parts_of(store.value) if is_load(part)]
+    return scope_of(store.buffer).startswith("shared") and not any(scope_of(b).startswith("local") for b in loads)
 
 
 def extra_names(extra: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from ...codegen.flat import called, is_load, kind_of, number_of
 from ...te.numbering import dtype_of_node
 from .digits import address, part_of
+from .folds import Folding
 
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=", "NE": "!="}
 _OPPOSITE = {"LT": ">=", "LE": ">", "GT": "<=", "GE": "<", "EQ": "!=", "NE": "="}
@@ -24,13 +25,16 @@ class Text:
         isl's name of a loop or a size.
     values : dict
         Hash of a bound variable -> its value.
-    digits_of : function of (Var, low, high)
+    digits_of : function of (hash of a variable, low, high)
         Returns ``var % high // low`` as a sum of digits, None where it is none.
+    folding : Folding, optional
+        Loops and threads that are digits of one number here.
     """
 
     name_of: Callable[[Any], str | None]
     values: dict[int, Any]
-    digits_of: Callable[[Any, int, int], str | None] = lambda var, low, high: None
+    digits_of: Callable[[int, int, int], str | None] = lambda var, low, high: None
+    folding: Folding | None = None
     names: list[str] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
@@ -40,6 +44,8 @@ class Text:
         kind, number = kind_of(node), number_of(node)
         if number is not None:
             return f"({number})" if number < 0 else str(number)
+        if self.folding is not None and (told := self.folding.text(node)) is not None:
+            return told
         if kind in ("Var", "SizeVar"):
             if hash(node) in self.values:
                 return self.index(self.values[hash(node)])
@@ -69,7 +75,8 @@ class Text:
         """Return a flat index of the indices of all dimensions."""
         told = []
         for term in address(indices, steps):
-            own = self.digits_of(term.base, term.low, term.high) if kind_of(term.base) in ("Var", "SizeVar") else None
+            known = kind_of(term.base) in ("Var", "SizeVar")
+            own = self.digits_of(hash(term.base), term.low, term.high) if known else None
             if own is None:
                 own = self.index(term.base)
                 own = f"(({own}) mod {term.high})" if term.high else own
@@ -88,8 +95,10 @@ class Text:
         by = number_of(b)
         if by is None or by < 1:
             return self._any(node)
-        if (part := part_of(node)) is not None and (told := self.digits_of(*part)) is not None:
-            return told
+        if (part := part_of(node)) is not None:
+            var, low, high = part
+            if (told := self.digits_of(hash(var), low, high)) is not None:
+                return told
         value = self.index(a)
         if truncated:  # TVM has these where a number is not below 0; any other is checked by nobody
             self.rules.append(f"{value} >= 0")
@@ -132,6 +141,8 @@ class Text:
         if kind in _COMPARE and dtype_of_node(node.a).startswith(("int", "uint")) and not is_load(node.a):
             known, count = len(self.opaque), len(self.names)
             sign = (_COMPARE if holds else _OPPOSITE)[kind]
+            if self.folding is not None and (told := self.folding.compared(node.a, sign, node.b)) is not None:
+                return told
             text = f"({self.index(node.a)} {sign} {self.index(node.b)})"
             if len(self.opaque) == known:
                 return text

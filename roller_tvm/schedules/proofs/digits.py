@@ -7,7 +7,7 @@ has several.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +36,22 @@ def part_of(node: Any) -> Part | None:
     return (var, low, low * by) if "Mod" in kind else (var, low * by, high)
 
 
-def cuts_of(body: Any) -> dict[int, Counter[int]]:
-    """Return by how much each variable is divided in a function: hash of the variable -> divisors, and how often."""
+def cuts_of(body: Any, apart: Callable[[Any], bool] = lambda store: False) -> dict[int, Counter[int]]:
+    """Return by how much each variable is divided in a function: hash of the variable -> divisors, and how often.
+
+    Parameters
+    ----------
+    body : statement
+    apart : function of a store
+        Whether it has digits of its own (``Folding``).
+    """
     found: dict[int, Counter[int]] = {}
     threads: dict[str, list[int]] = {}
     for statement in statements(body):
         if kind_of(statement) == "AttrStmt" and str(statement.attr_key).endswith("thread_extent"):
             threads.setdefault(str(statement.node.thread_tag), []).append(hash(statement.node.var))
+        if kind_of(statement) == "BufferStore" and apart(statement):
+            continue
         for value in (*values_of(statement), *getattr(statement, "indices", ())):
             for node in parts_of(value):
                 if kind_of(node) in ("FloorDiv", "FloorMod", "Div", "Mod") and (part := part_of(node)) is not None:

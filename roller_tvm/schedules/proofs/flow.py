@@ -5,6 +5,7 @@ A kernel without races computes the same in any order of its threads, so one ord
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,9 +53,8 @@ class Flow:
         isl = library()
         sets: list[Any] = []
         adds: list[Any] = []
-        times: list[Any] = []
+        times: list[tuple[str, Statement | None]] = []
         reads: dict[str, tuple[Statement, int, Access]] = {}
-        depth = max(len(s.place) for s in self.kernel.statements) + 1
         for s in self.kernel.statements:
             used = False
             for n, access in enumerate(s.accesses):
@@ -66,21 +66,19 @@ class Flow:
                 elif not (s.update and is_own(s, access)):
                     reads[f"R{s.number}_{n}"] = s, n, access
             if used:
-                times.append(_time(s, s.space, depth))
+                times.append((s.space, s))
         sinks = [access.homes.set_tuple_name(isl.dim_type.in_, name) for name, (_, _, access) in reads.items()]
-        times += [_time(s, name, depth) for name, (s, _, _) in reads.items()]
+        times += [(name, s) for name, (s, _, _) in reads.items()]
         if buffer.parameter:
             box = box_of(buffer, self.kernel).set_tuple_name("F")
             sinks.append(box.identity().set_tuple_name(isl.dim_type.out, buffer.space))
-            zeros = ", ".join(["1", *["0"] * (depth - 1)])
-            names = ", ".join(f"f{n}" for n in range(len(buffer.shape)))
-            times.append(isl.Map(f"{{ F[{names}] -> [{zeros}] }}"))
+            times.append(("F", None))
         if not sinks:
             return
         info = isl.UnionAccessInfo.from_sink(_union(sinks))
         info = info.set_must_source(_union(sets)) if sets else info
         info = info.set_may_source(_union(adds)) if adds else info
-        found = info.set_schedule_map(_union(times)).compute_flow()
+        found = info.set_schedule_map(_times(times, buffer)).compute_flow()
         issued = isl.UnionSet("{ }")
         for s in self.kernel.statements:
             if s.issued and s.write is not None and s.write.buffer == buffer:
@@ -125,18 +123,17 @@ def initialised(flow: Flow) -> Finding:
 def _unset(flow: Flow) -> Finding | None:
     """Return a finding if a sum starts from memory that nothing set."""
     isl, kernel = library(), flow.kernel
-    depth = max(len(s.place) for s in kernel.statements) + 1
     for buffer in kernel.buffers:
         adding = [s for s in kernel.statements if s.update and s.write is not None and s.write.buffer == buffer]
         if not adding:
             continue
         setting = [s for s in kernel.statements if not s.update for a in s.accesses if a.write and a.buffer == buffer]
         sinks = [s.write.homes.set_tuple_name(isl.dim_type.in_, f"U{s.number}") for s in adding if s.write]
-        times = [_time(s, f"U{s.number}", depth) for s in adding] + [_time(s, s.space, depth) for s in setting]
+        times = _times([*((f"U{s.number}", s) for s in adding), *((s.space, s) for s in setting)], buffer)
         info = isl.UnionAccessInfo.from_sink(_union(sinks))
         if setting:
             info = info.set_must_source(_union([s.write.homes for s in setting if s.write]))
-        lacking = info.set_schedule_map(_union(times)).compute_flow().get_must_no_source().domain()
+        lacking = info.set_schedule_map(times).compute_flow().get_must_no_source().domain()
         if lacking.is_empty():
             continue
         sets: list[Any] = []
@@ -157,18 +154,38 @@ def is_own(statement: Statement, access: Access) -> bool:
     return write is not None and bool(access.elements.is_subset(write.elements))
 
 
-def _time(statement: Statement, space: str, depth: int) -> Any:
-    """Return when iterations run: in the order of the function, threads side by side."""
+def _times(spaces: Sequence[tuple[str, Statement | None]], buffer: Buffer) -> Any:
+    """Return when iterations run: in the order of the function, threads side by side; None is the end.
+
+    What all have in common tells nothing: nor do loops of which each trip has memory of its own.
+    """
+    rows = [(["1"], list[str]()) if s is None else _entries(s) for _, s in spaces]
+    depth = max(len(row) + len(threads) for row, threads in rows)
+    whole = [[*row, *["0"] * (depth - len(row) - len(threads)), *threads] for row, threads in rows]
+    own = {dim.var for dim in buffer.dims}
+    kept = [n for n in range(depth)
+            if len({row[n] for row in whole}) > 1 or not (whole[0][n].isdigit() or whole[0][n] in own)]  # fmt: skip
+    maps = []
+    for (space, statement), row in zip(spaces, whole, strict=True):
+        dims = statement.dims if statement is not None else ()
+        names = [d.var for d in dims] if statement is not None else [f"f{n}" for n in range(len(buffer.shape))]
+        told = ", ".join(row[n] for n in kept) or "0"
+        maps.append(library().Map(f"{{ {space}[{', '.join(names)}] -> [{told}] }}"))
+    return _union(maps)
+
+
+def _entries(statement: Statement) -> tuple[list[str], list[str]]:
+    """Return the place of a statement in time, and its threads."""
     entries: list[str] = []
-    threads: list[str] = []
+    threads = [dim.var for fold in statement.folds for dim in fold.dims]
     for part in statement.place:
-        if isinstance(part, Dim):
+        if isinstance(part, Dim) and part in statement.folded:
+            entries += [] if part.kind == THREAD else ["0"]
+        elif isinstance(part, Dim):
             (threads if part.kind == THREAD else entries).append(part.var)
         else:
             entries.append(str(part))
-    entries = [*entries, *["0"] * (depth - len(entries) - len(threads)), *threads]
-    names = ", ".join(d.var for d in statement.dims)
-    return library().Map(f"{{ {space}[{names}] -> [{', '.join(entries)}] }}")
+    return entries, threads
 
 
 def _renamed(statement: Statement, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 #: Kinds of loops whose trips run at the same time, and those of a block's threads.
@@ -49,6 +50,54 @@ def value_of(dims: Sequence[Dim], letter: str = "i") -> str:
     """
     told = " + ".join(f"{f'{d.stride}*' if d.stride > 1 else ''}{letter}{d.number}" for d in dims)
     return f"({told})" if len(dims) > 1 else told
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop, or the threads, that go along a tile with others (``Fold``).
+
+    Parameters
+    ----------
+    var : int
+        Hash of its variable.
+    name : str
+    dims : tuple of Dim
+        Its digits elsewhere.
+    factor, extent : int
+        How far it goes from one trip to the next, and how many there are.
+    """
+
+    var: int
+    name: str
+    dims: tuple[Dim, ...]
+    factor: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Loops and threads of a statement that are one number there: ``trip * threads + thread``.
+
+    Parameters
+    ----------
+    dims : tuple of Dim
+        Digits of the number, the outermost first.
+    axes : tuple of Axis
+        The loops, that of the smallest factor first.
+    """
+
+    dims: tuple[Dim, ...]
+    axes: tuple[Axis, ...]
+
+    def value(self, axis: Axis, letter: str) -> str:
+        """Return the trip of one of the loops in isl's notation."""
+        told = value_of(self.dims, letter)
+        return f"(floor(({told})/{axis.factor}) mod {axis.extent})"
+
+    def trip(self, axis: Axis, values: Sequence[int]) -> int:
+        """Return the trip of one of the loops from the values of the digits."""
+        number = sum(dim.stride * value for dim, value in zip(self.dims, values, strict=True))
+        return number // axis.factor % axis.extent
 
 
 @dataclass(frozen=True)
@@ -113,6 +162,8 @@ class Statement:
         What combines the value with the element that it replaces: 'Add', 'Max', 'other', ...; '' if nothing does.
     numbers : frozenset of (str, tuple of str)
         The constants in its value, each with its way.
+    folds : tuple of Fold
+        Loops and threads of its place that are digits of other numbers.
     issued : bool
         Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
@@ -127,10 +178,28 @@ class Statement:
     exact: bool = True
     issued: bool = False
     numbers: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    folds: tuple[Fold, ...] = ()
 
-    @property
+    @cached_property
     def dims(self) -> tuple[Dim, ...]:
-        return tuple(p for p in self.place if isinstance(p, Dim))
+        """The dimensions of its space: those of its place, or of folds instead."""
+        kept = tuple(p for p in self.place if isinstance(p, Dim) and p not in self.folded)
+        return (*kept, *(dim for fold in self.folds for dim in fold.dims))
+
+    def value(self, dim: Dim, letter: str) -> str:
+        """Return the trip of a loop, whose one digit is a dimension of the place, in isl's notation."""
+        fold, axis = self.folded.get(dim, (None, None))
+        return f"{letter}{dim.number}" if fold is None or axis is None else fold.value(axis, letter)
+
+    def thread(self, name: str, kind: str, letter: str) -> str:
+        """Return the value of a thread, or a block, in isl's notation; '' if there is none."""
+        dims = [p for p in self.place if isinstance(p, Dim) and p.kind == kind and p.name == name]
+        return self.value(dims[0], letter) if dims and dims[0] in self.folded else value_of(dims, letter)
+
+    @cached_property
+    def folded(self) -> dict[Dim, tuple[Fold, Axis]]:
+        """Dimensions of its place that are in a fold."""
+        return {dim: (fold, axis) for fold in self.folds for axis in fold.axes for dim in axis.dims}
 
     @property
     def space(self) -> str:
@@ -156,3 +225,7 @@ class Kernel:
     unread: list[str] = field(default_factory=list)  # what the reader does not know
     #: A store, a statement and the number of its access, which do not race.
     apart: set[tuple[int, int, int]] = field(default_factory=set)
+    #: Threads of a block where these and blocks are one number.
+    threads: int = 1
+    #: What barriers separate, once asked for (``Walls``).
+    walls: Any = None

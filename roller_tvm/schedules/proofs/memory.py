@@ -6,7 +6,7 @@ from typing import Any
 
 from ...device import DeviceSpec
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
-from .kernel import Buffer, Kernel
+from .kernel import Buffer, Dim, Kernel
 from .sets import library
 from .witness import element, of_access, parameters_of, point_of
 
@@ -67,9 +67,9 @@ def within_device(kernel: Kernel, device: DeviceSpec | None) -> Finding:
     if limit is not None and shared > limit and len(_kernels(kernel)) <= 1:
         return Finding("memory", REFUTED, f"{shared} B of shared memory, a block has {limit} B")
     for statement in kernel.statements:
-        threads, most = 1, limits.max_threads_per_block if limits is not None else None
-        for dim in statement.dims:
-            threads *= dim.extent if dim.name.startswith("threadIdx") else 1
+        threads, most = kernel.threads, limits.max_threads_per_block if limits is not None else None
+        for dim in statement.place:
+            threads *= dim.extent if isinstance(dim, Dim) and dim.name.startswith("threadIdx") else 1
         if most is not None and threads > most:
             return Finding("memory", REFUTED, f"{threads} threads a block, at most {most} start")
     return Finding("memory", PROVEN)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
-from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement, value_of
-from .sets import library
+from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement
+from .sets import by_digits, library
+from .walls import Walls, same_of, tuple_of
 from .witness import element, iteration, parameters_of, point_of
 
 _AT_ONCE = {BLOCK: "blocks", THREAD: "threads", PARALLEL: "parallel loops", VECTOR: "lanes"}
@@ -62,21 +63,26 @@ def races(kernel: Kernel) -> Finding:
 def _race(
     kernel: Kernel, buffer: Buffer, first: Statement, write: Access, second: Statement, other: Access
 ) -> tuple[Any, str] | None:
-    rules = list(_at_once(first, second))
+    own = {f"i{dim.number} = j{dim.number}" for dim in buffer.dims}  # of each trip there is memory of its own
+    rules = [(kind, rule) for kind, rule in _at_once(first, second, own)
+             if not (kind == THREAD and buffer.scope in ("local", "warp"))]  # fmt: skip
     if not rules:
         return None
+    kernel.walls = walls = kernel.walls or Walls(kernel)
+    if all(kind == THREAD for kind, _ in rules) and walls.apart(first, second):
+        return None
     cells = [_cell(a) for a in (write, other)]
+    if first is second and write is other and (by_digits(cells[0]) or cells[0].is_injective()):
+        return None
     same = cells[0].apply_range(cells[1].reverse())
     if same.is_empty():
         return None
     for kind, rule in rules:
-        if kind == THREAD and buffer.scope in ("local", "warp"):
-            continue
-        text = f"{{ {_tuple(first, 'i')} -> {_tuple(second, 'j')} : {rule} }}"
-        pairs = same.intersect(library().Map(text))
-        if not pairs.is_empty() and kind == THREAD:
-            pairs = _without_separated(pairs, kernel, first, second)
-        if not pairs.is_empty():
+        pairs = same
+        if kind == THREAD:  # whichever the threads are, which is more, but simple
+            pairs = walls.together(pairs, first, second)
+        text = f"{{ {tuple_of(first, 'i')} -> {tuple_of(second, 'j')} : {rule} }}"
+        if not pairs.is_empty() and not (pairs := pairs.intersect(library().Map(text))).is_empty():
             return pairs, kind
     return None
 
@@ -103,12 +109,6 @@ def _cell(access: Access) -> Any:
     return found.set_tuple_name(isl.dim_type.out, "cell")
 
 
-def _tuple(statement: Statement, letter: str, barrier: Statement | None = None) -> str:
-    """Return a statement's iteration, or (`barrier`) the part of it in the serial loops that it shares with one."""
-    dims = [d for d in statement.dims if barrier is None or _is_serial(d, barrier)]
-    return f"{statement.space}[{', '.join(f'{letter}{d.number}' for d in dims)}]"
-
-
 def _common(first: Statement, second: Statement) -> list[Dim]:
     """Return the loops that two statements share, from the outside."""
     shared = []
@@ -120,125 +120,26 @@ def _common(first: Statement, second: Statement) -> list[Dim]:
     return shared
 
 
-def _same(first: Statement, second: Statement, kind: str) -> Iterator[tuple[str, str]]:
-    """Yield the values of each thread, or block, of two statements: digit by digit if they have the same digits."""
-    names = dict.fromkeys(d.name for d in first.dims if d.kind == kind)
-    for name in names:
-        one, two = ([d for d in s.dims if d.kind == kind and d.name == name] for s in (first, second))
-        if [(d.stride, d.extent) for d in one] == [(d.stride, d.extent) for d in two]:
-            yield from ((f"i{a.number}", f"j{b.number}") for a, b in zip(one, two, strict=True))
-        elif two:
-            yield value_of(one, "i"), value_of(two, "j")
+def _at_once(first: Statement, second: Statement, own: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield (kind, rule): the rule, of iterations i and j, says that they run at the same time.
 
-
-def _at_once(first: Statement, second: Statement) -> Iterator[tuple[str, str]]:
-    """Yield (kind, rule): the rule, of iterations i and j, says that they run at the same time."""
+    Rules of `own` hold, and may be left out.
+    """
     equal: list[str] = []  # of loops outside
     launch: list[str] | None = None  # of loops outside of blocks and threads
     blocks: list[str] = []
     for dim in _common(first, second):
-        if dim.kind in (PARALLEL, VECTOR):
-            yield dim.kind, " and ".join([*equal, f"i{dim.number} != j{dim.number}"])
+        if dim.kind in (PARALLEL, VECTOR) and f"i{dim.number} = j{dim.number}" not in own:
+            yield dim.kind, " and ".join([*equal, f"{first.value(dim, 'i')} != {second.value(dim, 'j')}"])
         if dim.kind in (BLOCK, THREAD) and launch is None:
             launch = list(equal)
         if dim.kind == BLOCK:
             blocks.append(f"i{dim.number} = j{dim.number}")
-        equal.append(f"i{dim.number} = j{dim.number}")
-    threads = [f"{a} != {b}" for a, b in _same(first, second, THREAD)]
+        equal.append(f"{first.value(dim, 'i')} = {second.value(dim, 'j')}")
+    threads = [f"{a} != {b}" for a, b in same_of(first, second, THREAD)]
     if launch is None:
         return  # kernels that run one after the other
-    if blocks:
-        differ = " or ".join(rule.replace(" = ", " != ") for rule in blocks)
+    if differ := " or ".join(rule.replace(" = ", " != ") for rule in blocks if rule not in own):
         yield BLOCK, " and ".join([*launch, f"({differ})"])
     if threads:
         yield THREAD, " and ".join([*launch, *blocks, f"({' or '.join(threads)})"])
-
-
-def _without_separated(pairs: Any, kernel: Kernel, first: Statement, second: Statement) -> Any:
-    """Return the pairs without those between which every thread waits at a barrier."""
-    isl = library()
-    for barrier in kernel.statements:
-        if not barrier.barrier:
-            continue
-        whole = _for_all(barrier)
-        for early, late, turned in ((first, second, False), (second, first, True)):
-            one, two = (_before(*both, whole) for both in ((early, barrier), (barrier, late)))
-            if not one or not two:
-                continue
-            spaces = [_tuple(s, letter, barrier if whole else None)
-                      for s, letter in ((early, "i"), (barrier, "j"), (barrier, "i"), (late, "j"))]  # fmt: skip
-            waits = _serial(barrier.domain, barrier, barrier) if whole else barrier.domain
-            before = isl.Map(f"{{ {spaces[0]} -> {spaces[1]} : {one} }}").intersect_range(waits)
-            after = isl.Map(f"{{ {spaces[2]} -> {spaces[3]} : {two} }}").intersect_domain(waits)
-            apart = before.apply_range(after)
-            apart = apart.reverse() if turned else apart
-            if whole:  # it depends on the loops around the barrier alone
-                if _serial_pairs(pairs, first, second, barrier).is_subset(apart):
-                    return pairs.subtract(pairs)
-                apart = _serial_of(pairs, first, second, barrier, apart)
-            pairs = pairs.subtract(apart)
-            if pairs.is_empty():
-                return pairs
-    return pairs
-
-
-def _is_serial(dim: Dim, barrier: Statement) -> bool:
-    return dim.kind not in (BLOCK, THREAD) and dim in barrier.dims
-
-
-def _for_all(barrier: Statement) -> bool:
-    """Return whether the threads and blocks that reach a barrier are the same in each iteration of its other loops."""
-    isl, dims = library(), barrier.dims
-    others = [n for n, d in enumerate(dims) if not _is_serial(d, barrier)]
-    box = _serial(barrier.domain, barrier, barrier)
-    kept = ", ".join(d.var for n, d in enumerate(dims) if n not in others)
-    rules = [f"{barrier.domain.dim_min_val(n)} <= {dims[n].var} <= {barrier.domain.dim_max_val(n)}" for n in others]
-    every = isl.Map(f"{{ {barrier.space}[{kept}] -> {_tuple(barrier, 'i')} : {' and '.join(rules) or 'true'} }}")
-    return bool(barrier.domain.is_equal(box.apply(every)))
-
-
-def _serial(domain: Any, statement: Statement, barrier: Statement) -> Any:
-    """Return a statement's iterations of the loops that it shares with a barrier, but blocks and threads."""
-    isl = library()
-    for n in reversed(range(len(statement.dims))):
-        if not _is_serial(statement.dims[n], barrier):
-            domain = domain.project_out(isl.dim_type.set, n, 1)
-    return domain.set_tuple_name(statement.space)
-
-
-def _serial_pairs(pairs: Any, first: Statement, second: Statement, barrier: Statement) -> Any:
-    isl = library()
-    for kind, statement in ((isl.dim_type.in_, first), (isl.dim_type.out, second)):
-        for n in reversed(range(len(statement.dims))):
-            if not _is_serial(statement.dims[n], barrier):
-                pairs = pairs.project_out(kind, n, 1)
-        pairs = pairs.set_tuple_name(kind, statement.space)
-    return pairs
-
-
-def _serial_of(pairs: Any, first: Statement, second: Statement, barrier: Statement, apart: Any) -> Any:
-    """Return the pairs of iterations whose serial parts a barrier separates."""
-    isl = library()
-    down = isl.Map(f"{{ {_tuple(first, 'i')} -> {_tuple(first, 'i', barrier)} }}")
-    up = isl.Map(f"{{ {_tuple(second, 'j', barrier)} -> {_tuple(second, 'j')} }}")
-    return down.apply_range(apart).apply_range(up)
-
-
-def _before(first: Statement, second: Statement, of_one_block: bool) -> str:
-    """Return the rule by which iteration i of one statement comes before j of another in the same block's order."""
-    found: list[str] = []
-    equal = [] if of_one_block else [f"{a} = {b}" for a, b in _same(first, second, BLOCK)]
-    for a, b in zip(first.place, second.place, strict=False):
-        if isinstance(a, Dim) and isinstance(b, Dim) and a == b:
-            if a.kind in (BLOCK, THREAD):
-                continue
-            found.append(" and ".join([*equal, f"i{a.number} < j{a.number}"]))
-            equal.append(f"i{a.number} = j{a.number}")
-        elif isinstance(a, int) and isinstance(b, int):
-            if a < b:
-                found.append(" and ".join(equal) or "true")
-            if a != b:
-                break
-        else:
-            break
-    return " or ".join(f"({rule})" for rule in found)

@@ -7,18 +7,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of, parts_of
-from .accesses import Accesses, closed, divided, extra_names, memory_of, scope_of, scope_of_var
+from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of, parts_of, statements
+from .accesses import Accesses, Rule, closed, extra_names, is_copy, memory_of, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
 from .digits import cuts_of, strides_of
+from .folds import Folding, Unfoldable
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
+from .launches import launch_of
 from .ways import combiner_of
 
 #: ``For.kind`` -> kind of a loop; a loop of threads (4) says its own.
 _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
 
 
-def read_kernel(func: Any, largest: int = 2**20, flat: bool = False) -> Kernel:
+def read_kernel(func: Any, largest: int = 2**20, flat: bool = False, folds: bool = True) -> Kernel:
     """Return a function as integer sets.
 
     Parameters
@@ -29,14 +31,34 @@ def read_kernel(func: Any, largest: int = 2**20, flat: bool = False) -> Kernel:
         Open sizes are from 1 to this.
     flat : bool
         True if it goes along its parameters by one index for all dimensions.
+    folds : bool
+        Whether copies have dimensions of their own (``Fold``), else those of their loops alone.
     """
-    reader = _Reader(largest, flat)
-    reader.function(func)
+    reader = _Reader(largest, flat, folds)
+    reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds and not flat
+    try:
+        reader.function(func)
+    except Unfoldable:  # of all statements of a kernel
+        reader = _Reader(largest, flat, folds)
+        reader.cuts = cuts_of(func.body, is_copy)
+        reader.function(func)
+    if reader.unfolded and not reader.kernel.unread:  # copies that are not folded get the threads' own digits
+        again = _Reader(largest, flat, folds)
+        again.cuts, again.divided = cuts_of(func.body), reader.unfolded
+        again.function(func)
+        return again.kernel
     return reader.kernel
+
+
+def _stores(body: Any) -> int:
+    """Return the number of statements in a loop that store or call."""
+    return sum(kind_of(part) in ("BufferStore", "Evaluate") for part in statements(body))
 
 
 class _Reader(Accesses):
     landings: dict[int, list[Landing]]
+    launches = False  # whether threads of all blocks may be one number
+    threads: dict[Dim, Any]  # first digit of a loop -> the first name of its variable
     combiner = ""  # of the reduction over threads around the place
 
     def function(self, func: Any) -> None:
@@ -45,7 +67,7 @@ class _Reader(Accesses):
             buffer = mapped.get(param, None) if mapped is not None else param
             if buffer is not None and hasattr(buffer, "shape") and hasattr(buffer, "dtype"):
                 self._buffer(buffer, "global", parameter=True)
-        self.cuts, self.divided = cuts_of(func.body), divided(func.body)
+        self.threads = {}
         try:
             self.landings = landings_of(func.body)
         except Unreadable as error:
@@ -99,18 +121,39 @@ class _Reader(Accesses):
             self._thread(str(binding.thread_tag), loop.loop_var, loop.min, loop.extent, loop.body)
             return
         name, inside = str(loop.loop_var.name), partial(self.visit, loop.body)
+        if _stores(loop.body) == 1:
+            self.leaves.add(hash(loop.loop_var))
         self._ranged(loop.loop_var, loop.min, loop.extent, _KINDS.get(kind, SERIAL), name, inside)
 
     def _thread(self, tag: str, var: Any, start: Any, extent: Any, body: Any) -> None:
         kind = BLOCK if tag.startswith("blockIdx") else THREAD
+        if self.launch is not None and hash(var) in self.launch.group_of:
+            self._threads_of_all(body, self.launch)
+            return
+        if self.launches and tag == "blockIdx.x" and number_of(start) == 0:
+            self.launch = launch_of(self, var, extent, body)
+            if self.launch is not None:
+                self.visit(body)
+                self.launch = None
+                return
         same = [p for p in self.place if isinstance(p, Dim) and p.kind == kind and p.name == tag]
         if same and not tag.startswith(("vthread", "cthread")):  # another name of the same thread
             self.dims[hash(var)] = tuple(same)
-            self.rules.append(f"{value_of(same)} < {self._text().index(extent)}")
+            first = self.threads[same[0]]
+            self.values[hash(var)] = first
+            self.rules.append(Rule(f"{value_of(same)} < {self._text().index(extent)}", condition=(first, extent)))
             self.visit(body)
             self.rules.pop()
             return
         self._ranged(var, start, extent, kind, tag, partial(self.visit, body))
+
+    def _threads_of_all(self, body: Any, launch: Folding) -> None:
+        dims, before = launch.groups[0].dims, len(self.rules)
+        self.digits, self.loops = self.digits + len(dims), self.loops + 1
+        self.rules += [Rule(rule, dims) for rule in launch.rules]
+        self.place += dims
+        self.visit(body)
+        del self.place[-len(dims) :], self.rules[before:]
 
     def _ranged(
         self, var: Any, start: Any, extent: Any, kind: str, name: str, inside: Callable[[], None]
@@ -125,10 +168,11 @@ class _Reader(Accesses):
             self.digits, outer = self.digits + 1, stride
         self.loops += 1
         self.dims[hash(var)] = tuple(dims)
+        self.threads[dims[0]] = var
         if len(dims) > 1:
-            self.rules += [f"0 <= {dim.var} < 0 + {dim.extent}" for dim in dims]
+            self.rules += [Rule(f"0 <= {dim.var} < 0 + {dim.extent}", (dim,)) for dim in dims]
         else:
-            self.rules.append(f"{low} <= {dims[0].var} < {low} + {count}")
+            self.rules.append(Rule(f"{low} <= {dims[0].var} < {low} + {count}", (dims[0],)))
         if text.opaque or text.names:
             self.kernel.unread.append(f"the range of loop '{name}': {(text.opaque or ['a choice'])[0]}")
         self.place += dims
@@ -143,7 +187,7 @@ class _Reader(Accesses):
                 continue
             text, exact = self._text(), self.exact
             rule = text.condition(stmt.condition, holds)
-            self.rules.append(closed(text, rule))
+            self.rules.append(Rule(closed(text, rule), (), stmt.condition, holds))
             self.exact = self.exact and not text.opaque
             self.place.append(0 if holds else 1)
             self.visit(body)
@@ -191,7 +235,7 @@ class _Reader(Accesses):
 
         def copies() -> None:
             own = self._name(loop.loop_var) if loop is not None else ""
-            self.rules.append(landing.rule(own or "", wait or ""))
+            self.rules.append(Rule(landing.rule(own or "", wait or "")))
             self.landing = True
             self.visit(landing.body)
             self.landing = False
@@ -270,7 +314,8 @@ class _Reader(Accesses):
     def _of_group(self, read: Any, group: dict[str, tuple[Dim, str]], extra: list[str]) -> Access | None:
         number, dims = len(self.kernel.statements), [p for p in self.place if isinstance(p, Dim)]
         space = f"S{number}[{', '.join(d.var for d in dims)}]"
-        made = self._access(space, " and ".join(self.rules) or "true", extra, *read)
+        domain = self._parsed(self.isl.Set, f"{{ {space} : {self._rules()} }}")
+        made = self._access(space, domain, extra, *read)
         if made is None:
             return None
         memory = made.buffer
@@ -278,7 +323,7 @@ class _Reader(Accesses):
         own = [f"o{n}" for n in range(len(read[1]))]
         text = self._text()
         equal = [f"{o} = {text.index(i)}" for o, i in zip(own, read[1], strict=True)]
-        rule = " and ".join([*self.rules, *equal, *read[3], *text.rules, *extra])
+        rule = " and ".join([self._rules(), *equal, *read[3], *text.rules, *extra])
         names = ", ".join([*text.names, *extra_names(extra)])
         homes = [f"h{n}" for n in range(len(swapped))]
         rule = " and ".join([rule, *(f"{h} = {s}" for h, s in zip(homes, swapped, strict=True))])

@@ -18,9 +18,10 @@ from .witness import parameters_of, point_of
 def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Finding:
     """Outputs come from the same inputs as before the schedule, by the same ways."""
     own, wanted = scheduled.inputs, reference.inputs
-    told = _differences(_by_input(own), _by_input(wanted), kernel)
+    seen: set[tuple[Any, ...]] = set()  # several ways by which the same elements go
+    told = _differences(_by_input(own), _by_input(wanted), kernel, seen)
     if not told and set(own) == set(wanted):
-        told = _differences(own, wanted, kernel)
+        told = _differences(own, wanted, kernel, seen)
     same = set(scheduled.terms) == set(reference.terms)
     if not told and same:
         for key in sorted(reference.terms, key=str):
@@ -48,8 +49,9 @@ def _by_input(found: dict[Key, list[Any]]) -> dict[Key, list[Any]]:
     return made
 
 
-def _differences(own: dict[Key, list[Any]], wanted: dict[Key, list[Any]], kernel: Kernel) -> str:
-    seen: set[tuple[Any, ...]] = set()  # several ways by which the same elements go
+def _differences(
+    own: dict[Key, list[Any]], wanted: dict[Key, list[Any]], kernel: Kernel, seen: set[tuple[Any, ...]]
+) -> str:  # fmt: skip
     for key in sorted(set(own) | set(wanted), key=str):
         pairs, others = own.get(key, []), wanted.get(key, [])
         same = (*key[:2], tuple(map(id, pairs)), tuple(map(id, others)))

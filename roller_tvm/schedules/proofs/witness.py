@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kernel import Access, Buffer, Kernel, Statement
+from .kernel import Access, Buffer, Dim, Kernel, Statement
 from .sets import library, whole
 
 
@@ -35,8 +35,14 @@ def parameters_of(relation: Any, kernel: Kernel) -> str:
 def iteration(statement: Statement, values: list[int]) -> str:
     """Return an iteration, as ``i=3, j=0``."""
     loops: dict[int, tuple[str, int]] = {}
-    for dim, value in zip(statement.dims, values, strict=False):
-        loops[dim.loop] = dim.name, loops.get(dim.loop, ("", 0))[1] + dim.stride * value
+    known = dict(zip(statement.dims, values, strict=False))
+    for part in statement.place:
+        if isinstance(part, Dim):
+            fold, axis = statement.folded.get(part, (None, None))
+            if fold is not None and axis is not None:
+                loops[part.loop] = axis.name, fold.trip(axis, [known[dim] for dim in fold.dims])
+            else:
+                loops[part.loop] = part.name, loops.get(part.loop, ("", 0))[1] + part.stride * known[part]
     return ", ".join(f"{name}={value}" for name, value in loops.values()) or "its only iteration"
 
 

@@ -1,0 +1,381 @@
+"""Copies in the coordinates of their tiles: threads and loops that go along a tile are one number, read as digits.
+
+A copy goes along a tile by ``trip * threads + thread``, and divides that by the tile's lengths; what reads the tile
+divides the thread by others. One choice of digits of the thread serves one of them alone. So a copy gets digits of its
+own: the number that goes along its tile takes the place of the thread and the loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...codegen.flat import direct_parts, kind_of, number_of, parts_of
+from ...te.numbering import dtype_of_node
+from .kernel import Axis, Dim, Fold, value_of
+
+_QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")
+_SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Unfoldable(Exception):
+    """A copy uses its loops in other ways than by one number and its digits."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """``base % high // low`` of a sum of variables, each by its hash with its factor; `high` is 0 if nothing is cut."""
+
+    base: tuple[tuple[int, int], ...]
+    low: int = 1
+    high: int = 0
+
+    @property
+    def plain(self) -> bool:
+        return self.low == 1 and not self.high
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A constant and parts, each with its factor.
+
+    Examples
+    --------
+    >>> x, y = ((1, 112),), ((2, 1),)  # 112 times one variable, and another
+    >>> quotient = Sum({Part(x): 1, Part(y): 1}).divided(16, False)
+    >>> quotient.parts == {Part((*x, *y), 16): 1}
+    True
+    >>> Sum({Part(((1, 7),)): 1, Part(y, 16): 1}).widened(lambda variable: True).parts == quotient.parts
+    True
+    """
+
+    parts: Mapping[Part, int]
+    start: int = 0
+
+    def plus(self, other: Sum, factor: int = 1) -> Sum:
+        parts = dict(self.parts)
+        for part, by in other.parts.items():
+            parts[part] = parts.get(part, 0) + factor * by
+        return Sum({part: by for part, by in parts.items() if by}, self.start + factor * other.start)
+
+    def divided(self, by: int, rest: bool) -> Sum | None:
+        """Return the quotient by a number, or the rest; None if it is no such sum."""
+        part = self._one()
+        if part is None or self.start % by or (part.high and part.high % (part.low * by)):
+            return None
+        if rest:
+            return Sum({Part(part.base, part.low, part.low * by): 1})
+        return Sum({Part(part.base, part.low * by, part.high): 1}, self.start // by)
+
+    def widened(self, allowed: Callable[[int], bool]) -> Sum:
+        """Return the same with allowed variables within what is cut, if they go on there: ``2*x + y // 4``."""
+        cut = [part for part, factor in self.parts.items() if not (part.plain or part.high) and factor == 1]
+        if len(cut) != 1 or not all(allowed(var) for var, _ in cut[0].base):
+            return self
+        base, rest = dict(cut[0].base), dict(self.parts)
+        del rest[cut[0]]
+        for part, factor in self.parts.items():
+            if part.plain and len(part.base) == 1 and allowed(part.base[0][0]):
+                var, by = part.base[0]
+                base[var] = base.get(var, 0) + cut[0].low * factor * by
+                del rest[part]
+        wide = Part(tuple(sorted(base.items())), cut[0].low)
+        return Sum({**rest, wide: 1}, self.start)
+
+    def _one(self) -> Part | None:
+        """Return this, but for the constant, as one part: ``7*x + y // 16`` is ``(112*x + y) // 16``."""
+        cut = [part for part in self.parts if not part.plain]
+        if len(cut) > 1 or any(self.parts[part] != 1 for part in cut):
+            return None
+        low, high = (cut[0].low, cut[0].high) if cut else (1, 0)
+        if high and len(self.parts) > 1:
+            return None
+        base = dict(cut[0].base) if cut else {}
+        for part, factor in self.parts.items():
+            for var, by in part.base if part.plain else ():
+                base[var] = base.get(var, 0) + low * factor * by
+        return Part(tuple(sorted(base.items())), low, high)
+
+
+def sum_of(node: Any, values: Mapping[int, Any]) -> Sum | None:
+    """Return an expression as a sum of parts; None for what is none."""
+    kind, number = kind_of(node), number_of(node)
+    if number is not None:
+        return Sum({}, number)
+    if kind in ("Var", "SizeVar"):
+        known = values.get(hash(node))
+        return Sum({Part(((hash(node), 1),)): 1}) if known is None else sum_of(known, values)
+    if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
+        return sum_of(node.value, values)
+    if kind in ("Add", "Sub", "Mul", *_QUOTIENTS):
+        a, b = sum_of(node.a, values), sum_of(node.b, values)
+        if a is None or b is None:
+            return None
+        if kind in ("Add", "Sub"):
+            return a.plus(b, 1 if kind == "Add" else -1)
+        if kind == "Mul":
+            a, b = (b, a) if not a.parts else (a, b)
+            return None if b.parts else Sum({}).plus(a, b.start)
+        return None if b.parts or b.start < 1 else a.divided(b.start, "Mod" in kind)
+    return None
+
+
+@dataclass
+class _Group:
+    """A number that goes along a tile, and where its digits have to begin."""
+
+    axes: tuple[Axis, ...]  # the one that goes in the smallest steps first
+    count: int
+    cuts: set[int] = field(default_factory=lambda: {1})
+    dims: tuple[Dim, ...] = ()
+
+    def runs(self, factors: Mapping[int, int]) -> list[tuple[int, int, int]]:
+        """Return a sum of axes as (factor, low, high): factors times parts of the number."""
+        found: list[list[int]] = []
+        last = None
+        for axis in self.axes:
+            by = factors.get(axis.var, 0)
+            if by and last is not None and by * last[1] == last[0] * axis.factor and found[-1][2] == axis.factor:
+                found[-1][2] = axis.factor * axis.extent
+            elif by:
+                found.append([by, axis.factor, axis.factor * axis.extent])
+            last = (by, axis.factor) if by else None
+        return [(by, low, high if high < self.count else 0) for by, low, high in found]
+
+    def run_of(self, part: Part) -> tuple[int, int] | None:
+        """Return (low, high) of the number for a part of a sum of axes; None if it is no part of the number."""
+        runs = self.runs(dict(part.base))
+        if len(runs) > 1 and part.high:
+            runs = self.runs({var: by % part.high for var, by in part.base})
+        if len(runs) != 1 or runs[0][0] != 1:
+            return None
+        _, low, high = runs[0]
+        if not part.high:
+            return low * part.low, high
+        if not high or not (high // low) % part.high:
+            return low * part.low, low * part.high
+        return (low * part.low, high) if high // low <= part.high else None
+
+    def digits(self, low: int, high: int) -> list[tuple[int, Dim]]:
+        """Return the digits of ``number % high // low``, each with its factor."""
+        self.cuts |= {n for n in (low, high) if 1 < n < self.count}
+        return [(d.stride // low, d) for d in self.dims if d.stride >= low and (not high or d.stride < high)]
+
+    def below(self, limit: int) -> str:
+        """Return the rule by which the number is below a limit."""
+        if limit >= self.count or limit <= 0:
+            return "true" if limit > 0 else "false"
+        stride = max((d.stride for d in self.dims if not limit % d.stride), default=1)
+        return f"{_told([(by, d) for by, d in self.digits(stride, 0)])} < {limit // stride}"
+
+    def settle(self, first: int, loop: int, kind: str, name: str) -> None:
+        """Choose the digits: each begins where one is needed."""
+        strides = sorted(self.cuts, reverse=True)
+        if any(a % b for a, b in zip(strides, strides[1:], strict=False)):
+            raise Unfoldable
+        outer = self.count
+        dims = []
+        for n, stride in enumerate(strides):
+            dims.append(Dim(first + n, name, kind, -(-outer // stride), loop, stride))
+            outer = stride
+        self.dims = tuple(dims)
+
+
+class Folding:
+    """The folds of one statement while it is read.
+
+    Parameters
+    ----------
+    groups : sequence of sequence of Axis
+    values : mapping
+        Hash of a bound variable -> its value.
+    other : function of (hash of a variable, low, high)
+        Returns isl's text of a part of a variable that is in no fold, None where it has none.
+    """
+
+    def __init__(self, groups: Iterable[Sequence[Axis]], values: Mapping[int, Any], other: Other) -> None:
+        self.values, self.other = values, other
+        self.groups = [_Group(tuple(axes), axes[-1].factor * axes[-1].extent) for axes in groups]
+        self.group_of = {axis.var: group for group in self.groups for axis in group.axes}
+
+    @property
+    def folded(self) -> set[Dim]:
+        """Dimensions that are not the statement's."""
+        return {dim for group in self.groups for axis in group.axes for dim in axis.dims}
+
+    def __contains__(self, dim: Dim) -> bool:
+        return dim in self.folded
+
+    def settle(self, number: int, loop: int, kind: str, name: str) -> None:
+        """Choose the digits, after all texts were asked for once; `number` and `loop` are the first new ones."""
+        for n, group in enumerate(self.groups):
+            group.settle(number, loop + n, kind, name)
+            number += len(group.dims)
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        return tuple(Fold(group.dims, group.axes) for group in self.groups)
+
+    @property
+    def rules(self) -> list[str]:
+        """Ranges of the digits."""
+        found = []
+        for group in self.groups:
+            found += [f"0 <= {d.var} < 0 + {d.extent}" for d in group.dims]
+            if group.count % group.dims[0].stride:
+                found.append(f"{value_of(group.dims)} < {group.count}")
+        return found
+
+    def terms(self, node: Any) -> tuple[list[tuple[int, Dim]], list[tuple[int, str]], int] | None:
+        """Return an expression as digits with their factors, other texts with theirs, and a constant."""
+        found = sum_of(node, self.values)
+        return None if found is None else self._terms(found)
+
+    def _terms(self, found: Sum) -> tuple[list[tuple[int, Dim]], list[tuple[int, str]], int] | None:
+        digits: list[tuple[int, Dim]] = []
+        others: list[tuple[int, str]] = []
+        plain: dict[int, dict[int, int]] = {}
+        for one in self.groups:
+            found = found.widened({axis.var for axis in one.axes}.__contains__)
+        for part, factor in found.parts.items():
+            groups = {id(self.group_of.get(var)): self.group_of.get(var) for var, _ in part.base}
+            if len(groups) != 1:
+                return None
+            (group,) = groups.values()
+            if group is None:
+                if len(part.base) > 1 or part.base[0][1] != 1:
+                    return None
+                told = self.other(part.base[0][0], part.low, part.high)
+                if told is None:
+                    return None
+                others.append((factor, told))
+            elif part.plain:
+                own = plain.setdefault(self.groups.index(group), {})
+                for var, by in part.base:
+                    own[var] = own.get(var, 0) + factor * by
+            else:
+                run = group.run_of(part)
+                if run is None:
+                    return None
+                digits += [(factor * by, d) for by, d in group.digits(*run)]
+        for n, factors in plain.items():
+            for by, low, high in self.groups[n].runs(factors):
+                digits += [(by * own, d) for own, d in self.groups[n].digits(low, high)]
+        return digits, others, found.start
+
+    def covers(self, node: Any) -> bool:
+        """Return whether an expression uses folded variables as the number that goes along a tile alone."""
+        kind = kind_of(node)
+        if kind in ("LT", "LE", "GT", "GE") and self.compared(node.a, _SIGNS[kind], node.b) is not None:
+            return True
+        if kind in ("Var", "SizeVar", "Add", "Sub", "Mul", "Cast", *_QUOTIENTS) and self.text(node) is not None:
+            return True
+        if kind in ("Var", "SizeVar"):
+            return hash(node) not in self.group_of
+        return all(self.covers(part) for part in direct_parts(node))
+
+    def text(self, node: Any) -> str | None:
+        """Return an expression in isl's notation; None if it is no sum of digits and whole variables."""
+        found = self.terms(node)
+        if found is None:
+            return None
+        digits, others, start = found
+        told = [*_factors((by, d.var) for by, d in digits), *_factors(others), *([str(start)] if start else [])]
+        return f"({' + '.join(told)})" if told else "0"
+
+    def compared(self, a: Any, sign: str, b: Any) -> str | None:
+        """Return a comparison of the number that goes along a tile, from a digit on, with a constant; else None."""
+        one, other = sum_of(a, self.values), sum_of(b, self.values)
+        if one is None or other is None or sign not in _OPPOSITE:
+            return None
+        total = one.plus(other, -1)
+        if set(total.parts.values()) == {-1}:
+            total, sign = Sum({}).plus(total, -1), _TURNED[sign]
+        bases = {var for part in total.parts for var, _ in part.base}
+        groups = [self.group_of.get(var) for var in bases]
+        if not groups or groups[0] is None or any(group is not groups[0] for group in groups):
+            return None
+        group, part = groups[0], total._one()
+        if part is None or (run := group.run_of(part)) is None or run[1]:
+            return None
+        limit = run[0] * (-total.start + (sign in ("<=", ">")))
+        told = group.below(limit)
+        if sign in ("<", "<="):
+            return told
+        return {"true": "false", "false": "true"}.get(told) or told.replace(" < ", " >= ")
+
+
+Other = Callable[[int, int, int], str | None]
+
+
+def _factors(terms: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"{by}*{name}" if by != 1 else name for by, name in terms]
+
+
+def _told(terms: Iterable[tuple[int, Dim]]) -> str:
+    return " + ".join(_factors((by, d.var) for by, d in terms)) or "0"
+
+
+def groups_of(
+    nodes: Iterable[Any], values: Mapping[int, Any], axes: Mapping[int, Axis], threads: set[int], wide: bool
+) -> list[list[Axis]] | None:  # fmt: skip
+    """Return the axes that go along tiles together, each with its factor: those that are divided with a thread.
+
+    None if there are none, or if some go along no tile.
+
+    Parameters
+    ----------
+    nodes : iterable
+        Indices and conditions of a statement.
+    values : mapping
+        Hash of a bound variable -> its value.
+    axes : mapping
+        Hash of a variable -> it, for those that may be folded.
+    threads : set of int
+        Those of them that are threads.
+    wide : bool
+        Whether loops that are added to a quotient go along with it, as in ``2*x + y // 4``.
+    """
+    bases: list[dict[int, int]] = []
+    for node in nodes:
+        for inner in parts_of(node):
+            if kind_of(inner) not in ("Add", *_QUOTIENTS) or (found := sum_of(inner, values)) is None:
+                continue
+            if wide:
+                cut = [dict(part.base) for part in found.widened(axes.__contains__).parts if not part.plain]
+                bases += [base for base in cut if set(base) <= set(axes) and _tile([base], axes)]
+            if kind_of(inner) != "Add":
+                bases += [dict(part.base) for part in found.parts]
+    groups: list[set[int]] = []
+    for base in bases:
+        joined = set(base).union(*(g for g in groups if not g.isdisjoint(base)))
+        groups = [g for g in groups if g.isdisjoint(base)] + [joined]
+    found_groups = []
+    for group in groups:
+        if group.isdisjoint(threads):
+            continue
+        if not group <= set(axes):
+            return None
+        tile = _tile([base for base in bases if set(base) == group], axes)
+        if tile is None:
+            return None
+        found_groups.append(tile)
+    return found_groups or None
+
+
+def _tile(bases: Iterable[Mapping[int, int]], axes: Mapping[int, Axis]) -> list[Axis] | None:
+    """Return the axes of the first sum of all of them in which each goes on where the smaller ones end."""
+    for base in bases:
+        found, step = [], 1
+        for var, factor in sorted(base.items(), key=lambda item: item[1]):
+            if factor != step:
+                break
+            axis = axes[var]
+            found.append(Axis(var, axis.name, axis.dims, factor, axis.extent))
+            step *= axis.extent
+        else:
+            return found
+    return None

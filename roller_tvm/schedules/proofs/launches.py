@@ -1,0 +1,67 @@
+"""Kernels whose blocks and threads go along an output together: both are one number, ``block * threads + thread``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...codegen.flat import LETS, kind_of, number_of, statements, values_of
+from .accesses import Accesses, scope_of, scope_of_var
+from .folds import Folding, Unfoldable
+from .kernel import BLOCK, Axis
+
+
+def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding | None:
+    """Return blocks and threads as one number, if a kernel uses them so alone, and threads do not wait.
+
+    Parameters
+    ----------
+    reader : Accesses
+        At the loop of the blocks.
+    block : Var
+    blocks : PrimExpr
+        Their number.
+    body : statement
+    """
+    found = _threads(body)
+    if found is None or number_of(blocks) is None:
+        return None
+    thread, threads = found
+    axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
+            Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
+    made = Folding([axes], reader.values, reader._digits)
+    nodes = [node for part in statements(body) for node in (*values_of(part), *getattr(part, "indices", ()))]
+    if not all(made.covers(node) for node in nodes):
+        return None
+    try:
+        made.settle(reader.digits, reader.loops, BLOCK, f"blockIdx.x * {threads} + threadIdx.x")
+    except Unfoldable:
+        return None
+    reader.kernel.threads = max(reader.kernel.threads, threads)
+    return made
+
+
+def _threads(body: Any) -> tuple[Any, int] | None:
+    """Return the threads of a kernel, by their variable and number; None if there are others, or threads meet.
+
+    They meet at barriers, in calls and in shared memory.
+    """
+    threads = []
+    for part in statements(body):
+        kind = kind_of(part)
+        if kind in ("Evaluate", *LETS):
+            return None
+        if kind in ("AllocBuffer", "BufferRealize", "Allocate"):
+            scope = scope_of_var(part.buffer_var) if kind == "Allocate" else scope_of(part.buffer)
+            if scope != "local":
+                return None
+        if kind == "AttrStmt" and str(part.attr_key).endswith(("thread_extent", "virtual_thread")):
+            tag, count = str(part.node.thread_tag), number_of(part.value)
+            if tag != "threadIdx.x" and count != 1:
+                return None
+            threads += [(part.node.var, count)] if tag == "threadIdx.x" else []
+        elif kind == "For" and int(part.kind) == 4:
+            return None
+    if len(threads) != 1:
+        return None
+    ((thread, number),) = threads
+    return None if number is None else (thread, number)

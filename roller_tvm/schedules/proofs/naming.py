@@ -1,0 +1,108 @@
+"""isl's names of loops, sizes and memory at a place in a function: the lowest part of the reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...codegen.flat import number_of
+from ...te.numbering import dtype_of_node
+from .affine import Text
+from .digits import part_of, split_index, summands
+from .folds import Folding, Unfoldable
+from .kernel import Dim, Kernel
+from .sets import library
+
+
+class Naming:
+    """Loops around a place, by their digits, and sizes.
+
+    Parameters
+    ----------
+    largest : int
+        Open sizes are from 1 to this.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.isl, self.kernel, self.largest = library(), Kernel(), largest
+        self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
+        self.sizes: dict[int, str] = {}
+        self.values: dict[int, Any] = {}  # bound name -> its value; a thread's other names -> the first
+        self.folding: Folding | None = None  # of the statement that is read
+        self.launch: Folding | None = None  # of all statements of a kernel whose threads are one number
+        self.reduced: dict[str, tuple[Dim, str]] = {}
+        self.loops = self.digits = 0
+
+    def _shape(self, extent: Any) -> str:
+        text = self._text()
+        found = text.index(extent)
+        if text.opaque:
+            self.kernel.unread.append(f"the size {text.opaque[0]}")
+        return found
+
+    def _text(self) -> Text:
+        return Text(self._name, self.values, self._digits, self.folding or self.launch)
+
+    def _name(self, var: Any) -> str | None:
+        self._refuse(hash(var))
+        if hash(var) in self.dims:
+            return self._digits(hash(var), 1, 0)
+        if not dtype_of_node(var).startswith(("int", "uint")):
+            return None
+        if hash(var) not in self.sizes:
+            name = f"p{len(self.sizes)}"
+            self.sizes[hash(var)] = name
+            self.kernel.parameters[name] = str(var.name)
+        return self.sizes[hash(var)]
+
+    def _refuse(self, var: int) -> None:
+        """A folded variable is seen in another way than by the number that it is a part of."""
+        if any(folding is not None and var in folding.group_of for folding in (self.folding, self.launch)):
+            raise Unfoldable
+
+    def _parts(self, var: int, low: int, high: int) -> list[tuple[str, int, int]] | None:
+        """Return (name, factor, extent) of each digit of ``var % high // low``; None if it is no sum of digits."""
+        dims = self.dims.get(var, ())
+        self._refuse(var)
+        whole = dims[0].stride * dims[0].extent if dims else 0
+        limits = {d.stride for d in dims}
+        if not dims or low not in limits or not (high == 0 or high in limits or high >= whole > 0):
+            return None
+        own = [d for d in dims if d.stride >= low and (high == 0 or d.stride < high)]
+        return [(self.reduced.get(d.var, (d, d.var))[1], d.stride // low, d.extent) for d in own]
+
+    def _digits(self, var: int, low: int, high: int) -> str | None:
+        if var in self.sizes and (low, high) == (1, 0):
+            return self.sizes[var]
+        found = self._parts(var, low, high)
+        if found is None:
+            return None
+        told = " + ".join(f"{factor}*{name}" if factor > 1 else name for name, factor, _ in found)
+        return f"({told})" if len(found) > 1 else told or "0"
+
+    def _split(self, index: Any, steps: Sequence[int]) -> list[str] | None:
+        """Return a flat index as one index a dimension, if ranges of loops alone tell that."""
+        terms: Counter[str] = Counter()
+        extents: dict[str, int] = {}
+        start = 0
+        for node, factor in summands(index) or [(index, 1)]:
+            if (number := number_of(node)) is not None:
+                start += factor * number
+                continue
+            part = part_of(node)
+            found = self._parts(hash(part[0]), *part[1:]) if part is not None else None
+            if found is None or not all(extent for _, _, extent in found):
+                return None
+            for name, by, extent in found:
+                terms[name] += factor * by
+                extents[name] = extent
+        return split_index(terms, start, extents, steps)
+
+    def _parsed(self, kind: Any, text: str) -> Any:
+        params = sorted(self.sizes.values())
+        head = f"[{', '.join(params)}] -> " if params else ""
+        if params:
+            bounds = " and ".join(f"1 <= {p} <= {self.largest}" for p in params)
+            text = text.replace(" : ", f" : {bounds} and ", 1)
+        return kind(head + text)
