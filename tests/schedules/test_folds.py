@@ -51,3 +51,9 @@ def test_a_wrong_convolution_is_refuted_by_its_own_loops():
             assert "tile=" not in str(proof)
     dropped = next(m for name, m in mutants(func) if name == "barrier dropped 0")
     assert "threadIdx.x=" in str(prove_lowered(dropped, reference))
+
+
+def test_threads_of_each_kernel_are_counted_alone():
+    func, reference = lowered("reduce_sum shape=8x10000 axis=1", "v100")  # a kernel of parts, and one along the output
+    proof = prove_lowered(func, reference, device("v100"))
+    assert proof.answer == "proven", proof

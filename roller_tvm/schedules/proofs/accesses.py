@@ -125,7 +125,7 @@ class Accesses(Naming):
             order = [self.place.index(axis.dims[0]) for axis in group if axis.dims[0].kind != THREAD]
             if order != sorted(order, reverse=True):
                 return None
-        return Folding(groups, self.values, self._digits)
+        return Folding(groups, self.values, self._parts)
 
     def _ask(self, store: Any, folding: Folding) -> None:
         """Ask for all texts of a copy, which tells where digits begin, and choose the digits."""

@@ -193,7 +193,7 @@ class Folding:
     values : mapping
         Hash of a bound variable -> its value.
     other : function of (hash of a variable, low, high)
-        Returns isl's text of a part of a variable that is in no fold, None where it has none.
+        Returns a part of a variable that is in no fold as terms, None where it is no sum of digits.
     """
 
     def __init__(self, groups: Iterable[Sequence[Axis]], values: Mapping[int, Any], other: Other) -> None:
@@ -229,14 +229,11 @@ class Folding:
                 found.append(f"{value_of(group.dims)} < {group.count}")
         return found
 
-    def terms(self, node: Any) -> tuple[list[tuple[int, Dim]], list[tuple[int, str]], int] | None:
-        """Return an expression as digits with their factors, other texts with theirs, and a constant."""
-        found = sum_of(node, self.values)
-        return None if found is None else self._terms(found)
-
-    def _terms(self, found: Sum) -> tuple[list[tuple[int, Dim]], list[tuple[int, str]], int] | None:
-        digits: list[tuple[int, Dim]] = []
-        others: list[tuple[int, str]] = []
+    def terms(self, node: Any) -> tuple[list[Term], int] | None:
+        """Return an expression as digits, each with its factor, and a constant."""
+        found, terms = sum_of(node, self.values), list[Term]()
+        if found is None:
+            return None
         plain: dict[int, dict[int, int]] = {}
         for one in self.groups:
             found = found.widened({axis.var for axis in one.axes}.__contains__)
@@ -248,10 +245,10 @@ class Folding:
             if group is None:
                 if len(part.base) > 1 or part.base[0][1] != 1:
                     return None
-                told = self.other(part.base[0][0], part.low, part.high)
-                if told is None:
+                other = self.other(part.base[0][0], part.low, part.high)
+                if other is None:
                     return None
-                others.append((factor, told))
+                terms += [(name, factor * by, extent) for name, by, extent in other]
             elif part.plain:
                 own = plain.setdefault(self.groups.index(group), {})
                 for var, by in part.base:
@@ -260,11 +257,11 @@ class Folding:
                 run = group.run_of(part)
                 if run is None:
                     return None
-                digits += [(factor * by, d) for by, d in group.digits(*run)]
+                terms += [(d.var, factor * by, d.extent) for by, d in group.digits(*run)]
         for n, factors in plain.items():
             for by, low, high in self.groups[n].runs(factors):
-                digits += [(by * own, d) for own, d in self.groups[n].digits(low, high)]
-        return digits, others, found.start
+                terms += [(d.var, by * step, d.extent) for step, d in self.groups[n].digits(low, high)]
+        return terms, found.start
 
     def covers(self, node: Any) -> bool:
         """Return whether an expression uses folded variables as the number that goes along a tile alone."""
@@ -282,8 +279,8 @@ class Folding:
         found = self.terms(node)
         if found is None:
             return None
-        digits, others, start = found
-        told = [*_factors((by, d.var) for by, d in digits), *_factors(others), *([str(start)] if start else [])]
+        terms, start = found
+        told = [*_factors((by, name) for name, by, _ in terms), *([str(start)] if start else [])]
         return f"({' + '.join(told)})" if told else "0"
 
     def compared(self, a: Any, sign: str, b: Any) -> str | None:
@@ -308,7 +305,9 @@ class Folding:
         return {"true": "false", "false": "true"}.get(told) or told.replace(" < ", " >= ")
 
 
-Other = Callable[[int, int, int], str | None]
+#: A digit: its name, its factor, its number of values (0: open).
+Term = tuple[str, int, int]
+Other = Callable[[int, int, int], list[Term] | None]
 
 
 def _factors(terms: Iterable[tuple[int, str]]) -> list[str]:

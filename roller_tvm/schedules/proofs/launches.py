@@ -28,7 +28,7 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
     thread, threads = found
     axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
             Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
-    made = Folding([axes], reader.values, reader._digits)
+    made = Folding([axes], reader.values, reader._parts)
     nodes = [node for part in statements(body) for node in (*values_of(part), *getattr(part, "indices", ()))]
     if not all(made.covers(node) for node in nodes):
         return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...device import DeviceSpec
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
-from .kernel import Buffer, Dim, Kernel
+from .kernel import Buffer, Dim, Kernel, Statement
 from .sets import library
 from .witness import element, of_access, parameters_of, point_of
 
@@ -66,13 +67,16 @@ def within_device(kernel: Kernel, device: DeviceSpec | None) -> Finding:
     limit = (limits.shared_per_block_optin_bytes or limits.shared_per_block_bytes) if limits is not None else None
     if limit is not None and shared > limit and len(_kernels(kernel)) <= 1:
         return Finding("memory", REFUTED, f"{shared} B of shared memory, a block has {limit} B")
-    for statement in kernel.statements:
-        threads, most = kernel.threads, limits.max_threads_per_block if limits is not None else None
-        for dim in statement.place:
-            threads *= dim.extent if isinstance(dim, Dim) and dim.name.startswith("threadIdx") else 1
+    most = limits.max_threads_per_block if limits is not None else None
+    for threads in (kernel.threads, *map(_threads, kernel.statements)):
         if most is not None and threads > most:
             return Finding("memory", REFUTED, f"{threads} threads a block, at most {most} start")
     return Finding("memory", PROVEN)
+
+
+def _threads(statement: Statement) -> int:
+    dims = (p for p in statement.place if isinstance(p, Dim))
+    return math.prod(dim.extent for dim in dims if dim.name.startswith("threadIdx"))
 
 
 def _kernels(kernel: Kernel) -> set[Any]:

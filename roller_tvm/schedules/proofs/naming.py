@@ -65,6 +65,8 @@ class Naming:
         """Return (name, factor, extent) of each digit of ``var % high // low``; None if it is no sum of digits."""
         dims = self.dims.get(var, ())
         self._refuse(var)
+        if var in self.sizes:
+            return [(self.sizes[var], 1, 0)] if (low, high) == (1, 0) else None
         whole = dims[0].stride * dims[0].extent if dims else 0
         limits = {d.stride for d in dims}
         if not dims or low not in limits or not (high == 0 or high in limits or high >= whole > 0):
@@ -73,8 +75,6 @@ class Naming:
         return [(self.reduced.get(d.var, (d, d.var))[1], d.stride // low, d.extent) for d in own]
 
     def _digits(self, var: int, low: int, high: int) -> str | None:
-        if var in self.sizes and (low, high) == (1, 0):
-            return self.sizes[var]
         found = self._parts(var, low, high)
         if found is None:
             return None
@@ -86,6 +86,12 @@ class Naming:
         terms: Counter[str] = Counter()
         extents: dict[str, int] = {}
         start = 0
+        folding = self.folding or self.launch
+        if folding is not None and (known := folding.terms(index)) is not None:
+            for name, by, extent in known[0]:
+                terms[name] += by
+                extents[name] = extent
+            return split_index(terms, known[1], extents, steps) if all(extents.values()) else None
         for node, factor in summands(index) or [(index, 1)]:
             if (number := number_of(node)) is not None:
                 start += factor * number
