@@ -17,6 +17,8 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "FloorDiv": operator.floordiv,
     "Div": operator.floordiv, "FloorMod": operator.mod, "Mod": operator.mod, "Min": min, "Max": max,
     "shift_right": operator.rshift, "shift_left": operator.lshift,
+    "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
+    "And": lambda a, b: a and b, "Or": lambda a, b: a or b,
 }  # fmt: skip
 #: TVM's names of the operations of `extent`.
 OPERATIONS = tuple(_OPERATIONS)
@@ -67,6 +69,7 @@ class Launch:
     grid: tuple[Extent, Extent, Extent]  # extents along x, y and z
     block: tuple[Extent, Extent, Extent]
     dynamic_shared: Extent = 0  # bytes of dynamic shared memory
+    condition: Extent = 1  # it takes place unless this is 0
 
     def __str__(self) -> str:
         shared = f", {self.dynamic_shared} B" if self.dynamic_shared else ""
@@ -124,15 +127,19 @@ class HostCode:
             dynamic = extent(one.dynamic_shared, sizes)
             return Launch(one.kernel, arguments, triple(one.grid), triple(one.block), dynamic)
 
+        launches = [one for one in self.launches if extent(one.condition, sizes)]
         parameters = tuple(buffer(p) for p in self.parameters if isinstance(p, BufferSpec))
-        return HostCode(parameters, tuple(map(buffer, self.between)), tuple(map(launch, self.launches)), self.scratch)
+        return HostCode(parameters, tuple(map(buffer, self.between)), tuple(map(launch, launches)), self.scratch)
 
     def to_json(self) -> dict[str, Any]:
         """Return the host code as plain values."""
         return {
             "parameters": [p if isinstance(p, str) else _plain(p) for p in self.parameters],
             "between": [_plain(b) for b in self.between],
-            "launches": [[x.kernel, x.arguments, x.grid, x.block, x.dynamic_shared] for x in self.launches],
+            "launches": [
+                [x.kernel, x.arguments, x.grid, x.block, x.dynamic_shared, *([x.condition] if x.condition != 1 else [])]
+                for x in self.launches
+            ],
             **({"scratch": list(self.scratch)} if self.scratch else {}),
         }
 

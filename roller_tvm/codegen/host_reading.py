@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..device.arch import arch_number
@@ -130,6 +131,8 @@ class _Host:
         self.names: dict[int, str] = {}  # of memory, by the hash of its variable or buffer
         self.between: list[BufferSpec] = []
         self.launches: list[Launch] = []
+        self.condition: Extent = 1  # of what is visited
+        self.bound: dict[str, Extent] = {}  # names of what the host computes once
         buffers = getattr(host, "buffer_map", None)
         given = [p if buffers is None else buffers.get(p, p) for p in host.params]
         self.parameters = tuple(self._buffer(p) if _is_buffer(p) else str(p.name) for p in given)
@@ -166,10 +169,28 @@ class _Host:
         elif kind == "Evaluate":
             if hasattr(stmt.value, "op"):
                 self._call(stmt.value)
+        elif kind == "For" and _is_truth(stmt.extent):  # one turn or none
+            outer, own = self.condition, self._size(stmt.extent)
+            self.condition = own if outer == 1 else ("And", outer, own)
+            self.visit(stmt.body)
+            self.condition = outer
+            return
+        elif kind == "Bind":
+            self.bound[str(stmt.var.name)] = self._size(stmt.value)
         elif kind not in ("AttrStmt", "AssertStmt"):
             raise NotEmulated(f"the host code does more than launch kernels: {kind}")
         if getattr(stmt, "body", None) is not None:
             self.visit(stmt.body)
+
+    def _size(self, expression: Any) -> Extent:
+        """A size in terms of the open ones."""
+
+        def known(value: Extent) -> Extent:
+            if isinstance(value, tuple):
+                return value[0], known(value[1]), known(value[2])
+            return self.bound.get(value, value) if isinstance(value, str) else value
+
+        return known(_size(expression))
 
     def _call(self, call: Any) -> None:
         name = _text(call)
@@ -179,8 +200,9 @@ class _Host:
         tags = next(kernel.attrs[key] for key in _TAGS if key in kernel.attrs)
         values, count = list(call.args[1:]), len(kernel.params)
         arguments = [self.names.get(hash(_memory(v)), v) for v in values[:count]]
-        told = [a if isinstance(a, str) else _number_or_open(_size(a)) for a in arguments]
-        self.launches.append(launch_of(name, told, [str(tag) for tag in tags], [_size(v) for v in values[count:]]))
+        told = [a if isinstance(a, str) else _number_or_open(self._size(a)) for a in arguments]
+        launch = launch_of(name, told, [str(tag) for tag in tags], [self._size(v) for v in values[count:]])
+        self.launches.append(replace(launch, condition=self.condition))
 
 
 def _text(call: Any) -> str:
@@ -211,11 +233,20 @@ def _extent(expression: Any) -> Extent:
         return str(expression.name)
     if kind == "Cast":
         return _extent(expression.value)
+    if kind == "Not":
+        return "EQ", _extent(expression.a), 0
     if kind in OPERATIONS:
         return kind, _extent(expression.a), _extent(expression.b)
     if (name := called(expression)) in OPERATIONS:
         return name, _extent(expression.args[0]), _extent(expression.args[1])
     raise NotEmulated(f"a size is not plain arithmetic: {expression}")
+
+
+def _is_truth(expression: Any) -> bool:
+    """Return whether a number is 1 or 0, as something holds or not."""
+    while kind_of(expression) == "Cast":
+        expression = expression.value
+    return str(getattr(getattr(expression, "ty", None), "dtype", "")) == "bool"
 
 
 def _memory(data: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
 from typing import Any
 
 from ..device import DeviceSpec
@@ -20,12 +19,10 @@ from ..roller.features import NO_FEATURES, Features
 from .construction import RankedPlan
 from .family_batches import batch_family
 from .family_values import (
-    EACH,
     FEW,
     LARGE,
     LOOKED_AT,
     MANY,
-    TOLERATED,
     TRIED,
     TYPICAL,
     UNSLICED,
@@ -34,6 +31,7 @@ from .family_values import (
     PlanFamily,
     Rule,
     packs_of,
+    rules_for,
 )
 from .family_windows import window_family
 from .plan_cache import plan_cache
@@ -203,7 +201,7 @@ class _Planning:
             members.append(Member(extents, ranked, self._next(extents, ranked)))
         if not members or any(s and e > 1 for e, s in zip(members[-1].extents, self.sliced, strict=True)):
             return None
-        return PlanFamily(self.axes, self.sliced, tuple(members), self._rules(members))
+        return PlanFamily(self.axes, self.sliced, tuple(members), rules_for(self.sliced, members))
 
     def _tiles(self, tile: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the tiles of a family, the largest first, one element of each axis last."""
@@ -239,30 +237,6 @@ class _Planning:
         many[rows] *= MANY
         same = [p for p in self._plans(many) if self._register(p) == extents]
         return min(same[0].seconds / MANY, ranked.seconds) if same else ranked.seconds
-
-    def _rules(self, members: Sequence[Member]) -> tuple[Rule, ...]:
-        open_axes = [n for n, s in enumerate(self.sliced) if s]
-        if len(open_axes) != 1:
-            return tuple(
-                Rule(n, tuple((a, m.extents[a], None) for a in open_axes if m.extents[a] > 1))
-                for n, m in enumerate(members)
-            )
-        (axis,) = open_axes
-
-        def seconds(n: int, size: int) -> float:
-            tile = members[n].extents[axis]
-            return members[n].seconds(ceil(size / tile)) if tile <= size else inf
-
-        def best(size: int) -> int:
-            return min(range(len(members)), key=lambda n: (seconds(n, size), n))
-
-        rules: list[Rule] = []
-        first, own = 1, best(1)
-        for size in range(2, EACH + 1):
-            if seconds(own, size) > TOLERATED * seconds(best(size), size):
-                rules.append(Rule(own, ((axis, first, size - 1),)))
-                first, own = size, best(size)
-        return (*rules, Rule(own, ((axis, first, None),)))
 
     def _sliced_outputs(self) -> set[str]:
         """The axes of the result that tiles move along."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any
 
 from ..roller.steps import Pack, Step
@@ -177,6 +177,31 @@ class PlanFamily:
         rules = tuple(Rule(m, tuple((a, first, last) for a, first, last in sizes)) for m, sizes in data["rules"])
         members = tuple(map(Member.from_json, data["members"]))
         return cls(tuple(data["axes"]), tuple(data["sliced"]), members, rules, data["parallel"], data["in_turn"])
+
+
+def rules_for(sliced: Sequence[bool], members: Sequence[Member]) -> tuple[Rule, ...]:
+    """Return the sizes for which each member is used: along one axis by predicted time, else the largest that fits."""
+    moving = [n for n, s in enumerate(sliced) if s]
+    if len(moving) != 1:
+        return tuple(
+            Rule(n, tuple((a, m.extents[a], None) for a in moving if m.extents[a] > 1)) for n, m in enumerate(members)
+        )
+    (axis,) = moving
+
+    def seconds(n: int, size: int) -> float:
+        tile = members[n].extents[axis]
+        return members[n].seconds(ceil(size / tile)) if tile <= size else inf
+
+    def best(size: int) -> int:
+        return min(range(len(members)), key=lambda n: (seconds(n, size), n))
+
+    rules: list[Rule] = []
+    first, own = 1, best(1)
+    for size in range(2, EACH + 1):
+        if seconds(own, size) > TOLERATED * seconds(best(size), size):
+            rules.append(Rule(own, ((axis, first, size - 1),)))
+            first, own = size, best(size)
+    return (*rules, Rule(own, ((axis, first, None),)))
 
 
 def merged(step: Pack) -> Pack:

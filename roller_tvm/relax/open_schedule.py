@@ -12,6 +12,8 @@ from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import MeasureError, RollerError, UnsupportedOperator
 from ..planner.family import plan_families
+from ..planner.family_grid import LARGE as GRID_LARGE
+from ..planner.family_grid import grid_families
 from ..planner.family_values import LARGE, TYPICAL, Member, PlanFamily
 from ..roller.features import Features
 from ..te.quotient import nodes_of
@@ -48,8 +50,8 @@ class OpenFunction:
     """
 
     def __init__(self, func: Any, device: DeviceSpec, name: str, tf32: bool = False, likely: Likely = ()) -> None:
-        if device.kind != "cpu":
-            raise UnsupportedOperator("open extents are planned for CPUs", name, "name the sizes (buckets)")
+        if device.kind not in ("cpu", "gpu"):
+            raise UnsupportedOperator("open extents are planned for CPUs and GPUs", name, "name the sizes (buckets)")
         self.func, self.device, self.name, self.likely = func, device, name, dict(likely)
         self.axes: OpenAxes = open_axes(func)
         self.features = Features.of_tensor_ir(device, tf32)
@@ -68,15 +70,16 @@ class OpenFunction:
     def families(self) -> Iterator[PlanFamily]:
         """Yield families of plans, best first."""
         axes = self.axes.axes
-        yield from plan_families(
+        asked = (
             lambda extents: self.reading(extents)[1].expression, [a.name for a in axes], [a.sliced for a in axes],
-            self.device, self.features, [self._likely(a.extent) for a in axes], self.axes.windows,
+            self.device, self.features, [self._likely(a.extent) for a in axes],
         )  # fmt: skip
+        yield from grid_families(*asked) if self.device.kind == "gpu" else plan_families(*asked, self.axes.windows)
 
     def _likely(self, extent: Any) -> int:
         """The likely size of an axis, a large one where nothing tells it."""
         named = [str(v.name) in self.likely for v in _symbols_of(extent)]
-        return self._size(extent) if named and all(named) else LARGE
+        return self._size(extent) if named and all(named) else GRID_LARGE if self.device.kind == "gpu" else LARGE
 
     def sizes(self) -> list[int]:
         """Return the extents of the axes where each variable has its likely size, or a typical one."""
@@ -113,12 +116,14 @@ class OpenFunction:
         if family.in_turn:
             return chosen(self.axes, kernels, None)
         conditions = [self._condition(family, n, kernel.least) for n, kernel in zip(used[:-1], kernels, strict=False)]
-        return chosen(self.axes, kernels, conditions)
+        return chosen(self.axes, kernels, conditions, launched=self.device.kind == "gpu")
 
     def _kernel(self, member: Member, parallel: bool, turn: Turn | None) -> Any:
         fixed, reading = self.reading(member.extents)
         schedule = apply_steps_tir(fixed, reading, member.steps())
-        return tiled_kernel(self.axes, member.extents, schedule.mod["main"], parallel, turn)
+        return tiled_kernel(
+            self.axes, member.extents, schedule.mod["main"], parallel, turn, grid=self.device.kind == "gpu"
+        )  # fmt: skip
 
     def _condition(self, family: PlanFamily, member: int, least: Sequence[int]) -> Any:
         """The sizes for which a member is used, as an expression; from the least ones of its kernel."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .nodes import PACKING, buffer_of, key, structurally_equal
+from .nodes import PACKING, analyzer_of_tvm, buffer_of, key, structurally_equal
 from .open_axes import OpenAxes
 from .open_places import realized, refused
 
@@ -32,10 +32,13 @@ class TiledKernel:
     least: tuple[int, ...]
 
 
-def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[Any] | None) -> Any:
+def chosen(
+    axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[Any] | None, launched: bool = False
+) -> Any:
     """Return the function that runs the first kernel whose condition holds; the last one has none.
 
-    Without conditions all kernels run, in turn.
+    Without conditions all kernels run, in turn. Kernels that are `launched` on a device stand in loops of one turn or
+    none: TVM puts no barrier into what stands behind a condition.
 
     Raises
     ------
@@ -63,6 +66,8 @@ def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[
     body = bodies[-1]
     if conditions is None:
         body = tirx.SeqStmt(bodies) if len(bodies) > 1 else body
+    elif launched:
+        body = _launched(axes, bodies, conditions)
     else:
         for made, condition in reversed(list(zip(bodies[:-1], conditions, strict=True))):
             body = tirx.IfThenElse(condition, made, body)
@@ -71,6 +76,22 @@ def chosen(axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[
     func = axes.func
     made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
     return s_tir.renew_defs(made)
+
+
+def _launched(axes: OpenAxes, bodies: Sequence[Any], conditions: Sequence[Any]) -> Any:
+    """Kernels one after the other, of which the first one whose condition holds has a turn; none without elements."""
+    from tvm import s_tir, tirx
+
+    some = tirx.all(*(axis.extent >= 1 for axis in axes.axes))
+    made, before = [], tirx.const(False, "bool")
+    for body, condition in zip(bodies, [*conditions, some], strict=True):
+        own = analyzer_of_tvm().simplify(tirx.And(condition, tirx.Not(before)))
+        before = tirx.Or(before, condition)
+        turns = tirx.Cast("int64", own)
+        # A block of its own: TVM lowers reductions by several threads where one block alone writes the result.
+        alone = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "kernel", body))
+        made.append(tirx.For(tirx.Var("turn", "int64"), tirx.const(0, "int64"), turns, tirx.ForKind.SERIAL, alone))
+    return tirx.SeqStmt(made) if len(made) > 1 else made[0]
 
 
 def _packed(statement: Any) -> Any:

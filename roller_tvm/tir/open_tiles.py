@@ -23,10 +23,11 @@ from typing import Any
 from .nodes import REDUCTION, accesses, analyzer_of_tvm, buffer_of, key, root_of, tensors_of, variables
 from .open_axes import OpenAxes, like, number
 from .open_choice import TiledKernel, packs
+from .open_grid import on_grid, require_alignment
 from .open_places import Places, loops, realized, refused
 from .open_vectors import PARALLEL, OpenVectors
 
-SERIAL = 0
+SERIAL, VECTOR = 0, 2
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class Turn:
         return extent // larger * larger, extent % larger
 
 def tiled_kernel(
-    axes: OpenAxes, extents: Sequence[int], scheduled: Any, parallel: bool, turn: Turn | None = None
-) -> TiledKernel:
+    axes: OpenAxes, extents: Sequence[int], scheduled: Any, parallel: bool, turn: Turn | None = None,
+    grid: bool = False,
+) -> TiledKernel:  # fmt: skip
     """Return the kernel of open extents made of a schedule of ``axes.fixed(extents)``.
 
     Parameters
@@ -65,25 +67,34 @@ def tiled_kernel(
         True: tiles run in parallel, and the schedule's own loops on one core. False: as scheduled.
     turn : Turn, optional
         Of a kernel that leaves what is less than a tile to another.
+    grid : bool
+        Whether it is a GPU's, whose grid the tiles are a part of.
 
     Raises
     ------
     MeasureError
         The schedule cannot be moved along an axis.
     """
-    return _Tiling(axes, extents, scheduled, turn).kernel(parallel)
+    return _Tiling(axes, extents, scheduled, turn, grid).kernel(parallel)
 
 class _Tiling:
-    def __init__(self, axes: OpenAxes, extents: Sequence[int], scheduled: Any, turn: Turn | None) -> None:
+    def __init__(
+        self, axes: OpenAxes, extents: Sequence[int], scheduled: Any, turn: Turn | None, grid: bool
+    ) -> None:
         from tvm import tirx
 
-        self.axes, self.extents, self.turn = axes, list(extents), turn
+        self.axes, self.extents, self.turn, self.grid = axes, list(extents), turn, grid
         self.root = root_of(scheduled)
         self.params = dict(zip(map(key, tensors_of(scheduled)), tensors_of(axes.func), strict=True))
         #: Sizes that the schedule has as numbers of its own -> those of the function.
         sizes = dict(zip(map(key, scheduled.params[len(self.params) :]), axes.symbols, strict=True))
         self.variables = {**self.params, **sizes}
         made = {key(buffer) for buffer in self.root.alloc_buffers}
+        #: Buffers that hold all tiles: parameters, and what lies between a GPU's kernels.
+        self.whole = set(self.params)
+        if grid:
+            self.whole |= {key(buffer) for buffer in self.root.alloc_buffers if buffer.scope() == "global"}
+            made -= self.whole
         self.places = Places(axes, extents, scheduled, self.root.body, made, turn is not None)
         self.starts = [tirx.Var(f"start{n}", str(axis.extent.ty.dtype)) for n, axis in enumerate(axes.axes)]
         self.vectors = OpenVectors(self.root.body, self.places)
@@ -96,9 +107,10 @@ class _Tiling:
         body, replaced = self.vectors.body, dict[int, Any]()
         for buffer in self.root.alloc_buffers:
             dims = self.places.dims(buffer)
-            if any(at is not None and not self.places.moves(at) for at in dims):
+            if any(at is not None and (key(buffer) in self.whole or not self.places.moves(at)) for at in dims):
                 shape = [
-                    extent if at is None or self.places.moves(at) else self.axes.axes[at].extent
+                    extent if at is None or (self.places.moves(at) and key(buffer) not in self.whole)
+                    else self.axes.axes[at].extent
                     for at, extent in zip(dims, buffer.shape, strict=True)
                 ]
                 replaced[key(buffer)] = like(buffer, shape)
@@ -116,9 +128,13 @@ class _Tiling:
         packing = tuple(s for s in statements if packs(s))
         rest = [s for s in statements if not packs(s)]
         body = rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
-        for at in reversed(range(len(self.axes.axes))):
-            if self.places.moves(at):
-                body = self._wrapped(body, at)
+        moving = [at for at in range(len(self.axes.axes)) if self.places.moves(at)]
+        if self.grid:
+            every = [loop for loop in loops(self.vectors.body) if int(loop.kind) == VECTOR]
+            require_alignment(self.blocks, every, self.params | replaced)
+            body = on_grid(body, lambda: [self._tile(at) for at in moving])
+        for at in () if self.grid else reversed(moving):
+            body = self._wrapped(body, at)
         if parallel:
             body = _outermost_parallel(body)
         if self.turn is not None:  # no threads are asked for nothing
@@ -155,17 +171,17 @@ class _Tiling:
             return analyzer_of_tvm().simplify(zero)
 
         def load(node: Any) -> Any:
-            if key(node.source) in self.params:
+            if key(node.source) in self.whole:
                 return node
             return tirx.BufferLoad(node.source, [still(i) for i in node.indices])
 
         def store(node: Any) -> Any:
-            if key(node.buffer) in self.params:
+            if key(node.buffer) in self.whole:
                 return node
             return tirx.BufferStore(node.buffer, node.value, [still(i) for i in node.indices])
 
         def region(node: Any) -> Any:
-            if key(buffer_of(node)) in self.params:
+            if key(buffer_of(node)) in self.whole:
                 return node
             parts = [ir.Range.from_min_extent(still(r.min), r.extent) for r in node.region]
             return tirx.BufferRegion(buffer_of(node), parts)
@@ -255,10 +271,11 @@ class _Tiling:
                     behind |= {loop for own in used[open_dims[-1] + 1 :] for var in own for loop in values[var]}
         return behind - shared
 
-    def _tiles(self, part: Any, at: int) -> Any:
+    def _tile(self, at: int) -> tuple[Any, Any, Any, Any]:
+        """The number of a tile along an axis, how many there are, and a variable for where the tile begins."""
         from tvm import tirx
 
-        axis, tile, start = self.axes.axes[at], self.extents[at], self.starts[at]
+        axis, tile = self.axes.axes[at], self.extents[at]
         dtype = str(axis.extent.ty.dtype)
         t = tirx.Var(f"t_{axis.name}", dtype)
         if self.turn is not None:
@@ -269,9 +286,15 @@ class _Tiling:
         else:
             count = (axis.extent + tirx.const(tile - 1, dtype)) // tirx.const(tile, dtype)
             begin = tirx.min(t * tirx.const(tile, dtype), axis.extent - tirx.const(tile, dtype))
+        return t, count, self.starts[at], begin
+
+    def _tiles(self, part: Any, at: int) -> Any:
+        from tvm import tirx
+
+        t, count, start, begin = self._tile(at)
         parts = list(part.seq) if type(part).__name__ == "SeqStmt" else [part]
         body = tirx.SeqStmt([tirx.Bind(start, begin), *parts])
-        return tirx.For(t, tirx.const(0, dtype), count, SERIAL, body)
+        return tirx.For(t, tirx.const(0, str(t.ty.dtype)), count, SERIAL, body)
 
 
 def _wrap(node: Any, names: set[str], inner: set[int], around: Callable[[Any], Any]) -> Any:

@@ -186,6 +186,13 @@ def test_threads_that_store_what_all_computed_do_not_race():
     assert (b == a + 7).all()
 
 
+def test_blocks_that_store_what_all_computed_do_not_race():
+    """Whatever their numbers: some look like the mark of atomic operations."""
+    a = np.zeros(1, "float32")
+    run("if (threadIdx.x == 0) A[0] = 2.0f;", [a], grid=5000, parameters="float* A")
+    assert a[0] == 2
+
+
 def test_a_kernel_without_memory():
     run("if (x > 2) __trap();", [1], parameters="int x")
 

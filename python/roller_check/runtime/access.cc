@@ -71,7 +71,8 @@ void state_fault(const uint8_t* state, uintptr_t a, unsigned size, int write, vo
 
 void race(int kind, uintptr_t a, unsigned size, int write, int other_write, uint32_t other, void* pc) {
   if (launch.limits.allow_races) return;
-  if (write && other_write && (other & THREADS) != ATOMIC && !(kind == EMU_BLOCK_RACE && other & ATOMICALLY)) {
+  const bool by_atomic = kind == EMU_BLOCK_RACE ? other & ATOMICALLY : (other & THREADS) == ATOMIC;
+  if (write && other_write && !by_atomic) {
     // The same value written twice does no harm (threads that all store what all computed).
     if (suspected || size > sizeof pending.old) return;
     emu_error keep = *launch.error;
