@@ -82,7 +82,7 @@ class _Grid:
         return found
 
     def _aligned(self, ranked: RankedPlan) -> bool:
-        """Whether each vector is aligned whatever the size: its lanes divide the tensor's neighbours."""
+        """Return whether each vector is aligned at every size: its lanes divide the tensor's neighbours."""
         for program in ranked.plan.programs:
             for choice, lanes in program.choices:
                 kind, _, name = choice.partition(":")
@@ -163,12 +163,12 @@ class _Grid:
 
 
 def _on_tensor_cores(ranked: RankedPlan) -> bool:
-    """Whether a plan's products are of whole matrices, which a few rows are not."""
+    """Return whether a plan multiplies whole matrices; a few rows are none."""
     return any(p.recipe == "gpu.tensor" for p in ranked.plan.programs)
 
 
 def _kernel(ranked: RankedPlan) -> tuple[object, ...]:
-    """What the kernels of two sizes have in common."""
+    """Return the parts that the kernels of two sizes have in common."""
     return tuple(
         (p.recipe, p.tiles if p.copies_tiles else (), p.inlined, p.staged,
          tuple(choice for choice in p.choices if choice[0] not in SIZES))
