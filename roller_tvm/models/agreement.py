@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import UnsupportedOperator
+from ..errors import BadInput, UnsupportedOperator
 from .onnx_file import Onnx
 from .types import TensorType
 
@@ -22,6 +22,8 @@ def check_types(onnx: Onnx, imported: Types) -> None:
 
     Raises
     ------
+    BadInput
+        Naming the first node whose output has an extent below 0 (pads of -20).
     UnsupportedOperator
         Naming the first node whose output differs, with both types.
     """
@@ -29,6 +31,10 @@ def check_types(onnx: Onnx, imported: Types) -> None:
     needed = _needed(onnx.model, outputs)
     for node in onnx.model.graph.node:
         for name in node.output:
+            if name in imported and any(e is not None and e < 0 for e in imported[name].shape or ()):
+                subject = f"{node.op_type} '{node.name or node.output[0]}'"
+                what = f"{subject} has an output of negative size: {imported[name]}"
+                raise BadInput(what, str(onnx.path), "correct its pads, window or shapes")
             if name not in needed or name not in known or name not in imported:
                 continue
             sizes = {known[name].elements, imported[name].elements} - {None}

@@ -16,6 +16,8 @@ from .types import TensorType, weight_bytes
 
 #: Size of a model's weights in bytes up to which onnxruntime runs it at import.
 LARGEST = 1 << 30
+#: Elements of a tensor up to which it does.
+MOST_ELEMENTS = 1 << 28
 SEED = 0
 
 
@@ -45,6 +47,8 @@ def check_against_onnxruntime(onnx: Onnx, inputs: Signature, got: list[TensorTyp
         return "not compared with onnxruntime: an input has an open shape"
     if weight_bytes(onnx.model) > LARGEST:
         return f"not compared with onnxruntime: its weights are above {LARGEST >> 20} MiB"
+    if any((kind.elements or 0) > MOST_ELEMENTS for kind in onnx.known.values()):
+        return f"not compared with onnxruntime: a tensor has more than {MOST_ELEMENTS} elements"
     try:
         import onnxruntime
     except ImportError:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.errors import BadInput, UnsupportedOperator
 
 from .imports import LINE, computed, expected, load_model, one_node, write
 
@@ -199,6 +199,20 @@ class TestTypes:
         path, _ = one_node(tmp_path / "m.onnx", "Relu", [X], opset=999)
         (note,) = load_model(path).notes
         assert note.startswith("not compared with onnxruntime, which cannot run it")
+
+    def test_large_tensors_have_a_note(self, tmp_path, monkeypatch):
+        from roller_tvm.models import reference
+
+        monkeypatch.setattr(reference, "MOST_ELEMENTS", 8)
+        path, _ = one_node(tmp_path / "m.onnx", "Relu", [X])
+        (note,) = load_model(path).notes
+        assert note == "not compared with onnxruntime: a tensor has more than 8 elements"
+
+    def test_a_negative_size_is_refused_by_its_node(self, tmp_path):
+        window = np.ones((1, 2, 3, 3), "float32")
+        path, _ = one_node(tmp_path / "m.onnx", "Conv", [PICTURE], [window], pads=[-20] * 4, kernel_shape=[3, 3])
+        with pytest.raises(BadInput, match=r"^.*Conv .* has an output of negative size: float32 \[1, 1, -36, -34\]"):
+            load_model(path)
 
     def test_large_weights_have_a_note(self, tmp_path, monkeypatch):
         from roller_tvm.models import reference
