@@ -147,9 +147,13 @@ class _Group:
 
     def run_of(self, part: Part) -> tuple[int, int] | None:
         """Return (low, high) of the number for a part of a sum of axes; None if it is no part of the number."""
-        runs = self.runs(dict(part.base))
+        factors = dict(part.base)
+        runs = self.runs(factors)
         if len(runs) > 1 and part.high:
-            runs = self.runs({var: by % part.high for var, by in part.base})
+            for low in (axis.factor for axis in self.axes):  # the number // low, but for multiples of what is cut off
+                if all((factors.get(a.var, 0) - a.factor // low) % part.high == 0 for a in self.axes):
+                    return low * part.low, low * part.high
+            runs = self.runs({var: by % part.high for var, by in factors.items()})
         if len(runs) != 1 or runs[0][0] != 1:
             return None
         _, low, high = runs[0]

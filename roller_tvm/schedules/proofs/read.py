@@ -141,9 +141,11 @@ class _Reader(Accesses):
             self.dims[hash(var)] = tuple(same)
             first = self.threads[same[0]]
             self.values[hash(var)] = first
-            self.rules.append(Rule(f"{value_of(same)} < {self._text().index(extent)}", condition=(first, extent)))
+            before, number = len(self.rules), number_of(extent)
+            if number is None or number < same[0].stride * same[0].extent:  # fewer of them
+                self.rules.append(Rule(f"{value_of(same)} < {self._text().index(extent)}", condition=(first, extent)))
             self.visit(body)
-            self.rules.pop()
+            del self.rules[before:]
             return
         self._ranged(var, start, extent, kind, tag, partial(self.visit, body))
 
