@@ -22,7 +22,7 @@ class SharedAxes:
     ----------
     extents : tuple of int
     functions : tuple of OpenAxes
-        For each function where it has these axes.
+        For each function where it has these axes; none if no axis is shared.
     """
 
     extents: tuple[int, ...]
@@ -64,10 +64,12 @@ def shared_axes(funcs: Sequence[Any], tensors: Sequence[Sequence[str]]) -> Share
             continue
         if all(_once(joined, nest, mine, extent) for own in read for nest in own):
             shared.append((mine, extent))
+    if not shared:
+        return SharedAxes((), ())
     functions = []
-    for func, names in zip(funcs, tensors, strict=True):
+    for func, own, names in zip(funcs, read, tensors, strict=True):
         known = {key(buffer): name for buffer, name in zip(parameters(func), names, strict=True)}
-        functions.append(_places(func, known, joined, shared))
+        functions.append(_places(func, own, known, joined, shared))
     return SharedAxes(tuple(extent for _, extent in shared), tuple(functions))
 
 
@@ -101,11 +103,13 @@ def _once(joined: _Classes, nest: Nest, mine: Place, extent: int) -> bool:
     return len(own) == 1 and number(own[0].dom.extent) == extent
 
 
-def _places(func: Any, known: Mapping[int, str], joined: _Classes, shared: Sequence[tuple[Any, int]]) -> OpenAxes:
+def _places(
+    func: Any, own: Sequence[Nest], known: Mapping[int, str], joined: _Classes, shared: Sequence[tuple[Any, int]]
+) -> OpenAxes:
     """Return where a function has the shared axes."""
     at = {root: n for n, (root, _) in enumerate(shared)}
     result = OpenAxes(func)
-    for nest in nests(func):
+    for nest in own:
         for iv, label in nest.spatial:
             n = at.get(joined.root(("axis", key(iv.var))))
             if n is not None:

@@ -104,7 +104,9 @@ def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
 
 
 def _choices(node: Any) -> list[Any]:
-    """Return the choices between vectors in the values that a statement itself computes."""
+    """Return the choices between vectors in the values that a statement itself computes and keeps."""
+    if kind_of(node) == "Evaluate":  # a prefetch, of which kernels have hundreds
+        return []
     return [part for value in values_of(node) for part in parts_of(value) if _chooses(part)]
 
 
