@@ -58,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     def show(_: Any) -> None:
         nonlocal lines
-        text = live_table(made.running.explorer.rows(), made.names, 20)
-        print(f"\033[{lines}F\033[J" * bool(lines) + text, file=sys.stderr, flush=True)
-        lines = text.count("\n") + 1
+        lines = redrawn(live_table(made.running.explorer.rows(), made.names, 20), lines)
 
     code = 0
     try:
@@ -70,11 +68,22 @@ def run(args: argparse.Namespace) -> int:
         code = INTERRUPTED
     result = made.finish()
     if args.picture is not None:
-        try:
-            args.picture.write_text(result.svg(), encoding="utf-8")
-        except OSError as error:
-            raise cannot_write(error, args.picture) from error
+        write_picture(args.picture, result.svg())
     print(json.dumps(result.to_json(), indent=1) if args.json else str(result))
     if not code:
         say(f"next: {next_command(args, session, session.records is not None)}")
     return code
+
+
+def redrawn(table: str, lines: int) -> int:
+    """Print a table in the place of the one before, which had so many lines; return its number of lines."""
+    print(f"\033[{lines}F\033[J" * bool(lines) + table, file=sys.stderr, flush=True)
+    return table.count("\n") + 1
+
+
+def write_picture(path: Path, picture: str) -> None:
+    """Write a picture to a file."""
+    try:
+        path.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(error, path) from error

@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_buckets_argument(parser)
     add_winograd_argument(parser)
     add_fusion_arguments(parser)
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the convergence")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -100,33 +101,39 @@ def _list(args: argparse.Namespace, tasks: list[Any]) -> int:
 
 
 def _tune(args: argparse.Namespace, session: Session, start: float) -> int:
-    from roller_tvm.tuning.results import header, row, summary, table, to_json
+    from roller_tvm.cli.explore import redrawn, write_picture
+    from roller_tvm.explore.result import convergence, live_table
+    from roller_tvm.tuning.results import header, history, live_rows, row, summary, table, to_json
     from roller_tvm.tuning.session import Limits
 
     limits = Limits(build_s=args.timeout, run_s=args.timeout) if args.timeout else Limits()
     rows = sys.stderr if args.json else sys.stdout
-    done = 0
+    live, lines = sys.stdout.isatty() and not args.json, 0
+    known: list[Any] = []
 
     def progress(tuned: Any, count: int) -> None:
-        nonlocal done
-        if not done:
-            print(header(), file=rows)
-        done += 1
-        print(row(tuned), file=rows, flush=True)
+        nonlocal lines
+        known.append(tuned)
+        if live:  # it grows in its place
+            lines = redrawn(live_table(live_rows(known), {}), lines)
+        else:
+            print("" if known[1:] else f"{header()}\n", row(tuned), sep="", file=rows, flush=True)
 
     try:
         result = session.tune(args.trials, args.output, args.tasks, progress=progress, limits=limits,
                               tracker=args.rpc_tracker, key=args.rpc_key)  # fmt: skip
     except KeyboardInterrupt:
-        kept = f"the records in {args.output} are intact" if done else "no task was done yet"
-        say(f"\nroller-tvm: interrupted after {done} tasks; {kept}")
+        kept = f"the records in {args.output} are intact" if known else "no task was done yet"
+        say(f"\nroller-tvm: interrupted after {len(known)} tasks; {kept}")
         say("  remedy: run the same command again: it resumes with the tasks that are left")
         return INTERRUPTED
     result.seconds["with import"] = time.perf_counter() - start
+    if args.picture is not None:
+        write_picture(args.picture, convergence(history(known), "operators tuned"))
     if args.json:
         print(json.dumps(to_json(result), indent=1))
     else:
-        print(summary(result).removeprefix(table(result)).strip())
+        print(summary(result).removeprefix("" if live else table(result)).strip())
         say(f"next: {next_command(args, session, bool(result.tasks))}")
     return 0
 

@@ -9,10 +9,12 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import NothingTuned
+from roller_tvm.explore.explorer import Row
 from roller_tvm.tuning.candidates import Candidates
 from roller_tvm.tuning.session import Outcome, TaskResult
 from roller_tvm.version import __version__
@@ -242,6 +244,32 @@ def nothing_tuned(result: TuneResult) -> NothingTuned:
     return NothingTuned(
         f"none of {len(result.tasks)} tasks got a working plan ({kinds}): {told}", result.target, remedy
     )
+
+
+def live_rows(tasks: Sequence[TunedTask]) -> list[Row]:
+    """Return the rows of the live table: the times of tasks with their first plan that ran, and with the best one."""
+    whole = sum(_start_s(t) for t in tasks) or 1.0
+    found = [
+        Row(t.task.name, start / whole, sum(o.ok for o in t.outcomes), max(1, len(t.outcomes)), 1, start,
+            start - _gain_s(t), (), True)
+        for t, start in zip(tasks, map(_start_s, tasks), strict=True)
+    ]  # fmt: skip
+    return sorted(found, key=lambda row: -row.share)
+
+
+def history(tasks: Sequence[TunedTask]) -> list[float]:
+    """Return the seconds of a run of all these tasks before any was tuned, and after each was."""
+    return [sum(map(_start_s, tasks)) - gained for gained in accumulate([0.0, *map(_gain_s, tasks)])]
+
+
+def _start_s(tuned: TunedTask) -> float:
+    first = next((o.seconds for o in tuned.outcomes if o.ok), tuned.seconds)
+    return 0.0 if math.isnan(first) else tuned.task.weight * first
+
+
+def _gain_s(tuned: TunedTask) -> float:
+    start = _start_s(tuned)
+    return max(0.0, start - tuned.task.weight * tuned.seconds) if start and not math.isnan(tuned.seconds) else 0.0
 
 
 def header() -> str:

@@ -23,7 +23,9 @@ def tuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
     model = convolution(folder / "small.onnx")
     records = folder / "records.json"
-    assert cli.main(["tune", str(model), "--output", str(records), "--trials", "2"]) == 0
+    words = ["tune", str(model), "--output", str(records), "--trials", "2", "--picture", str(folder / "tuned.svg")]
+    assert cli.main(words) == 0
+    assert (folder / "tuned.svg").read_text().startswith("<svg")
     return model, records
 
 
