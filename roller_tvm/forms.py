@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import RollerError, last_line
 from .explore.rule import Rule
 from .explore.running import SPENT, faster
-from .models.choices import Form, prepares
+from .models.choices import Form, remakes
 from .tuning.numerics import difference
 from .tvm_env import use_threads, wanted_threads
 
@@ -106,7 +106,7 @@ class Forms:
         self._keep(form, found.worth)
         if found.worth:
             session.become(made)
-        more = ": explore again, for its operators" if prepares(form.values) else ""
+        more = ": explore again, for its operators" if remakes(form.values) else ""
         return "", f"{told}; {f'taken (kept beside the records){more}' if found.worth else 'not taken'}"
 
     def _ways(self, made: Session, form: Form) -> tuple[Callable[[], Any], Callable[[], Any]]:

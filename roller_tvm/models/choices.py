@@ -29,16 +29,20 @@ class Turned:
     holds : function
         Whether a value of JSON may be its value.
     prepares : bool
-        Whether it is taken before a job is prepared: the operators are others then.
+        Whether it is taken before a job is prepared.
+    remakes : bool
+        Whether there are other operators to explore then.
     """
 
     holds: Callable[[Any], bool]
     prepares: bool = False
+    remakes: bool = False
 
 
 TURNED: Mapping[str, Turned] = {
-    "winograd": Turned(lambda value: isinstance(value, bool), prepares=True),
-    "arranged": Turned(lambda value: value in ARRANGEMENTS, prepares=True),
+    "winograd": Turned(lambda value: isinstance(value, bool), prepares=True, remakes=True),
+    "arranged": Turned(lambda value: value in ARRANGEMENTS, prepares=True, remakes=True),
+    "connected": Turned(lambda value: value is True, remakes=True),
     "packed": Turned(lambda value: value is False),
     "fuse": Turned(lambda value: value is True),
     "cuda_graph": Turned(lambda value: value is True),
@@ -47,7 +51,7 @@ TURNED: Mapping[str, Turned] = {
 
 
 def prepares(values: Mapping[str, Any]) -> bool:
-    """Return whether values of a form change the operators of a model.
+    """Return whether values of a form are taken before a job is prepared.
 
     Examples
     --------
@@ -55,6 +59,17 @@ def prepares(values: Mapping[str, Any]) -> bool:
     (False, True)
     """
     return any(TURNED[name].prepares for name in values)
+
+
+def remakes(values: Mapping[str, Any]) -> bool:
+    """Return whether a model has other operators with values of a form.
+
+    Examples
+    --------
+    >>> remakes({"threads": 1}), remakes({"connected": True})
+    (False, True)
+    """
+    return any(TURNED[name].remakes for name in values)
 
 
 @dataclass(frozen=True)

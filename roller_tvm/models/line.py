@@ -121,6 +121,8 @@ class Job:
         The arrangement of activations to insist on (``PlanLayout``).
     threads : int, optional
         Threads of TVM's pool, unless the user gives another number.
+    connected : bool
+        Relax, CPUs: calls are connected by their tiles though that is not predicted to pay.
     packed : bool
         Relay: whether weights are rearranged when the model is built.
     """
@@ -139,6 +141,7 @@ class Job:
     cuda_graph: bool = False
     arranged: str | None = None
     threads: int | None = None
+    connected: bool = False
     packed: bool = True
 
 

@@ -26,6 +26,7 @@ from ..tir.nodes import key, parameters
 from ..tir.open_axes import number
 from ..tir.shared_axes import SharedAxes, shared_axes
 from ..tuning.candidates import Candidates
+from ..tuning.explorable import FEWER
 from ..tuning.model_report import plan_words
 from .candidates import TOP, make_candidates, seconds_alone
 from .chain_kernels import plain_chain, together
@@ -44,6 +45,8 @@ APART = "apart"
 CALLS = 4
 #: How much faster a chain must be predicted than its calls one by one: the model's error.
 GAIN = 1.1
+#: The same where calls are connected though it is not predicted to pay: it is tried.
+EAGER = 1 / FEWER
 #: Least bytes between the calls, in those that they read and write beside: what connecting them saves, at most.
 BETWEEN = 0.5
 #: Times that a tensor that leaves the core's caches is moved: read before it is written, written, read.
@@ -99,11 +102,11 @@ class Chain:
         """The same for the same computation, in another process too."""
         return chain_key(self.funcs, self.tensors)
 
-    def way(self, label: str | None) -> Way | None:
-        """Return the way of a label; without one the best way, if that is predicted to pay."""
+    def way(self, label: str | None, gain: float = GAIN) -> Way | None:
+        """Return the way of a label; without one the best way, if it is predicted to be so much faster."""
         if label is not None:
             return next((way for way in self.ways if way.label == label), None)
-        return next((way for way in self.ways[:1] if way.seconds * GAIN < self.apart), None)
+        return next((way for way in self.ways[:1] if way.seconds * gain < self.apart), None)
 
     def function(self, way: Way) -> Any:
         """Return the chain's function; None if no plan of a call could be applied."""
@@ -147,6 +150,8 @@ class ConnectTiles:
         Functions that stay kernels of their own.
     chosen : mapping of str to str
         Key of a chain -> the label of a way, or `APART`: what an exploration has found.
+    gain : float
+        How much faster than its calls a chain must be predicted.
 
     Attributes
     ----------
@@ -160,10 +165,10 @@ class ConnectTiles:
 
     def __init__(
         self, target: Any = None, device: DeviceSpec | str | None = None, without: Collection[str] = (),
-        chosen: Mapping[str, str] | None = None,
+        chosen: Mapping[str, str] | None = None, gain: float = GAIN,
     ) -> None:  # fmt: skip
         self.device, self.without, self.chosen = device_of(device, find_target(target)), set(without), chosen or {}
-        self.notes: list[Note] = []
+        self.gain, self.notes = gain, list[Note]()
         self.chains: dict[str, tuple[Chain, Way]] = {}
         self.explored: list[str] = []
         self._known: dict[Any, Chain | None] = {}
@@ -259,7 +264,7 @@ class ConnectTiles:
             except RollerError:  # a function of a form that is not planned, or whose schedule has no plain loops
                 self._known[asked] = None
         chain = self._known[asked]
-        way = None if chain is None else chain.way(label)
+        way = None if chain is None else chain.way(label, self.gain)
         if chain is None or way is None or (func := self._function(chain, way)) is None:
             return None
         return _Found(tuple(calls), reads, chain, way, func)

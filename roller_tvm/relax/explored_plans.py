@@ -14,7 +14,7 @@ from tvm import relax
 from ..explore.dispatch import Site
 from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
 from .choices import read_choices
-from .connected import ConnectTiles
+from .connected import EAGER, GAIN, ConnectTiles
 from .constants import array_of
 from .line import LINE
 from .matrix_products import MatrixProducts
@@ -59,7 +59,7 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     tasks = {task.key: task for task in extract_tasks(mod)}
     functions = {str(v.name_hint): f for v, f in mod.functions_items() if is_prim_func(f)}
     keys = {name: key for name, func in functions.items() if (key := hash_of(without_names(func))) in tasks}
-    begun, matrix, connect = _begun(mod, target, device, records)
+    begun, matrix, connect = _begun(mod, target, device, records, job.connected)
     merged = {str(v.name_hint): f for v, f in begun.functions_items() if is_prim_func(f)
               and str(v.name_hint) not in {*functions, *connect.chains}}  # fmt: skip
     tasks |= {task.key: task for task in extract_tasks(begun) if task.name in merged}
@@ -81,12 +81,14 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     return Planned(job, with_functions(begun, {}), keys, known)
 
 
-def _begun(mod: Any, target: Any, device: Any, records: Any) -> tuple[Any, set[str], ConnectTiles]:
+def _begun(
+    mod: Any, target: Any, device: Any, records: Any, connected: bool
+) -> tuple[Any, set[str], ConnectTiles]:
     """Return the module as far as records and connected tiles schedule it, as `pipeline.schedule` does.
 
     The products that the matrix unit is to compute are named beside; they are in it as they were.
     """
-    connect = ConnectTiles(target, device)
+    connect = ConnectTiles(target, device, gain=EAGER if connected else GAIN)
     if records is not None:
         connect.chosen = read_choices(Path(records), target).connected
         with target:

@@ -13,6 +13,7 @@ from ..device import DeviceSpec, device_for_target, load_device
 from ..errors import BadInput, RecordError
 from ..models.choices import Choices, Form, prepares
 from ..models.line import Aim, Job, ModelLine, Retune
+from ..models.package import REPORT
 from ..models.planning import with_relax_llvm
 from ..tools import tool
 
@@ -124,7 +125,7 @@ class RelaxModels(ModelLine):
         return build(
             mod, job.aim.target, None, records, job.aim.device, None, job.tf32, job.fuse, schedules,
             threads=threads, progress=progress, fast_math=job.fast_math, prove=job.prove,
-            cuda_graph=job.cuda_graph,
+            cuda_graph=job.cuda_graph, connected=job.connected,
         )  # fmt: skip
 
     def operator_seconds(
@@ -158,6 +159,7 @@ class RelaxModels(ModelLine):
             Form("direct convolutions", {"winograd": False}, direct),
             Form("activations as NCHW", {"arranged": "NCHW"}, none),
             Form("activations in blocks of channels", {"arranged": "blocked"}, none),
+            Form("more calls connected", {"connected": True}, "they are already" if job.connected else ""),
             beside,
             Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
         )
@@ -168,6 +170,9 @@ class RelaxModels(ModelLine):
         if prepares(form.values):
             same = structurally_equal(session.job.model.mod, made.job.model.mod)
             return "it changes nothing in this model" if same else ""
+        if form.values.get("connected"):
+            kernels = [[(p.kernel, p.how) for p in getattr(one.built(), REPORT).plans] for one in (session, made)]
+            return "no further calls can be" if kernels[0] == kernels[1] else ""
         if form.values.get("fuse"):
             made.load()
             return "" if made.fused().functions else "no kernels are predicted to gain"

@@ -28,7 +28,7 @@ from .callbacks import KeepCallbacks
 from .choices import Choices
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
-from .connected import ConnectTiles
+from .connected import EAGER, GAIN, ConnectTiles
 from .contexts import context_like
 from .cubins import Cubins
 from .dead_code import KeepPackedCalls
@@ -135,8 +135,7 @@ def prepare(
 def schedule(
     mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
     tf32: bool = False, fuse_rtasks: bool | Fuses = False, progress: Callable[[str], None] | None = None,
-    fast_math: bool = False,
-    prove: bool = False,
+    fast_math: bool = False, prove: bool = False, connected: bool = False,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
@@ -155,6 +154,8 @@ def schedule(
         CPUs: erf and tanh of float32 within 8 units in the last place, not 2, in less time.
     prove : bool
         Prove the functions (`proving.prove_module`); the report has the answers.
+    connected : bool
+        Calls are connected by their tiles though that is not predicted to pay (`ConnectTiles`).
 
     Raises
     ------
@@ -170,7 +171,8 @@ def schedule(
     matrices = MatrixProducts(target, device)
     with target, database_in_use(database, target) as records:
         before, recorded = mod, list[str]()
-        connect = ConnectTiles(target, device, chosen=choices_beside(database, target).connected)
+        chosen = choices_beside(database, target).connected
+        connect = ConnectTiles(target, device, chosen=chosen, gain=EAGER if connected else GAIN)
         mod = connect.kept(mod)
         if fuse and target.kind.name != "llvm":
             mod = fuse.kernels(mod)
@@ -254,6 +256,7 @@ def roller_pipeline(
     fast_math: bool = False,
     prove: bool = False,
     arranged: str | None = None,
+    connected: bool = False,
 ) -> Any:
     """Return the whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -261,7 +264,7 @@ def roller_pipeline(
     ----------
     target, device, buckets, winograd, arranged
         See `prepare`.
-    database, tf32, fuse_rtasks, progress, fast_math, prove
+    database, tf32, fuse_rtasks, progress, fast_math, prove, connected
         See `schedule`.
     top : int
         Plans tried where the first ones cannot be applied.
@@ -279,7 +282,7 @@ def roller_pipeline(
         full = _target(target)
         prepared = prepare(mod, full, buckets, device, winograd, arranged)
         scheduled, report = schedule(
-            prepared, full, database, device, top, tf32, fuse_rtasks, progress, fast_math, prove
+            prepared, full, database, device, top, tf32, fuse_rtasks, progress, fast_math, prove, connected
         )
         if told is not None:
             told(report)
@@ -305,6 +308,7 @@ def build(
     fast_math: bool = False,
     prove: bool = False,
     cuda_graph: bool = False,
+    connected: bool = False,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -324,6 +328,8 @@ def build(
         Threads of TVM's pool in this process; by default TVM_NUM_THREADS, else what a CPU target says, else all
         physical cores.
     progress : function of str, optional
+        See `schedule`.
+    connected : bool
         See `schedule`.
     cuda_graph : bool
         NVIDIA GPUs: kernels of fixed shapes are captured in CUDA graphs in the first run.
@@ -356,7 +362,7 @@ def build(
         pipeline = roller_pipeline(
             full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
             progress=progress, winograd=winograd, fast_math=fast_math, prove=prove,
-            arranged=chosen.forms.get("arranged"),
+            arranged=chosen.forms.get("arranged"), connected=connected or bool(chosen.forms.get("connected")),
         )
     if full.kind.name == "llvm" and schedules != "tvm":
         executable = compile_model(mod, full, pipeline, progress)

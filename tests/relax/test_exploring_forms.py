@@ -12,11 +12,12 @@ import roller_tvm  # noqa: E402
 from roller_tvm import exploring, forms  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.models.choices import Choices  # noqa: E402
-from roller_tvm.relax import choices, layout_cost  # noqa: E402
+from roller_tvm.relax import choices, connected, explored_plans, layout_cost, pipeline  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from ..said_forms import notes_of  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
+from .test_connected import attention, right  # noqa: E402
 
 CPU = device("avx512")
 OP = relax.op
@@ -115,3 +116,24 @@ def test_what_a_busy_machine_says_is_asked_again(said, tmp_path):
     said["why"] = ""
     model.explore(inputs, top=1, records=tmp_path / "records")
     assert said["ran"] == ["threads: 1"] and model.threads == 1
+
+
+def test_calls_that_the_model_left_apart_are_connected_and_each_chain_is_explored_then(said, tmp_path, monkeypatch):
+    mod, tensors = attention(2, 64, 40, 8)
+    monkeypatch.setattr(connected, "BETWEEN", 0.0)
+    for part in (pipeline, explored_plans):
+        monkeypatch.setattr(part, "GAIN", 1e9)
+        monkeypatch.setattr(part, "EAGER", 0.0)
+    model = roller_tvm.compile(mod, LLVM, device=CPU)
+    inputs, expected = dict(zip(model.inputs, tensors, strict=True)), right(*tensors)
+    assert not any(plan.kernel.startswith("connected") for plan in model.report().plans)
+    said["faster"].append("more calls connected")
+    notes = notes_of(model.explore(inputs, top=1, records=tmp_path / "records"))
+    assert "explore again" in notes["more calls connected"]
+    assert any(plan.kernel.startswith("connected") for plan in model.report().plans)
+    np.testing.assert_allclose(model.run(inputs)[0], expected, rtol=1e-4, atol=1e-5)
+    fresh = roller_tvm.compile(mod, LLVM, device=CPU, records=tmp_path / "records")
+    assert [plan.kernel for plan in fresh.report().plans] == [plan.kernel for plan in model.report().plans]
+    monkeypatch.setattr(exploring, "LEAST", 0.0)
+    made = exploring.ModelExploration(fresh._session, tmp_path / "records", inputs, 3)
+    assert any(site.options[-1] == connected.APART for site in made.running.sites)
