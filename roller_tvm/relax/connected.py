@@ -102,7 +102,7 @@ class Chain:
         """The same for the same computation, in another process too."""
         return chain_key(self.funcs, self.tensors)
 
-    def way(self, label: str | None, gain: float = GAIN) -> Way | None:
+    def way(self, label: str | None, gain: float) -> Way | None:
         """Return the way of a label; without one the best way, if it is predicted to be so much faster."""
         if label is not None:
             return next((way for way in self.ways if way.label == label), None)
@@ -150,8 +150,8 @@ class ConnectTiles:
         Functions that stay kernels of their own.
     chosen : mapping of str to str
         Key of a chain -> the label of a way, or `APART`: what an exploration has found.
-    gain : float
-        How much faster than its calls a chain must be predicted.
+    eager : bool
+        Whether chains are connected that are not predicted to pay.
 
     Attributes
     ----------
@@ -165,10 +165,10 @@ class ConnectTiles:
 
     def __init__(
         self, target: Any = None, device: DeviceSpec | str | None = None, without: Collection[str] = (),
-        chosen: Mapping[str, str] | None = None, gain: float = GAIN,
+        chosen: Mapping[str, str] | None = None, eager: bool = False,
     ) -> None:  # fmt: skip
         self.device, self.without, self.chosen = device_of(device, find_target(target)), set(without), chosen or {}
-        self.gain, self.notes = gain, list[Note]()
+        self.gain, self.notes = EAGER if eager else GAIN, list[Note]()
         self.chains: dict[str, tuple[Chain, Way]] = {}
         self.explored: list[str] = []
         self._known: dict[Any, Chain | None] = {}

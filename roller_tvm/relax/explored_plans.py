@@ -14,7 +14,7 @@ from tvm import relax
 from ..explore.dispatch import Site
 from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
 from .choices import read_choices
-from .connected import EAGER, GAIN, ConnectTiles
+from .connected import ConnectTiles
 from .constants import array_of
 from .line import LINE
 from .matrix_products import MatrixProducts
@@ -88,7 +88,7 @@ def _begun(
 
     The products that the matrix unit is to compute are named beside; they are in it as they were.
     """
-    connect = ConnectTiles(target, device, gain=EAGER if connected else GAIN)
+    connect = ConnectTiles(target, device, eager=connected)
     if records is not None:
         connect.chosen = read_choices(Path(records), target).connected
         with target:

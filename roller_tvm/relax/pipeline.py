@@ -28,7 +28,7 @@ from .callbacks import KeepCallbacks
 from .choices import Choices
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
-from .connected import EAGER, GAIN, ConnectTiles
+from .connected import ConnectTiles
 from .contexts import context_like
 from .cubins import Cubins
 from .dead_code import KeepPackedCalls
@@ -172,7 +172,7 @@ def schedule(
     with target, database_in_use(database, target) as records:
         before, recorded = mod, list[str]()
         chosen = choices_beside(database, target).connected
-        connect = ConnectTiles(target, device, chosen=chosen, gain=EAGER if connected else GAIN)
+        connect = ConnectTiles(target, device, chosen=chosen, eager=connected)
         mod = connect.kept(mod)
         if fuse and target.kind.name != "llvm":
             mod = fuse.kernels(mod)

@@ -12,7 +12,7 @@ import roller_tvm  # noqa: E402
 from roller_tvm import exploring, forms  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.models.choices import Choices  # noqa: E402
-from roller_tvm.relax import choices, connected, explored_plans, layout_cost, pipeline  # noqa: E402
+from roller_tvm.relax import choices, connected, layout_cost  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from ..said_forms import notes_of  # noqa: E402
@@ -121,9 +121,8 @@ def test_what_a_busy_machine_says_is_asked_again(said, tmp_path):
 def test_calls_that_the_model_left_apart_are_connected_and_each_chain_is_explored_then(said, tmp_path, monkeypatch):
     mod, tensors = attention(2, 64, 40, 8)
     monkeypatch.setattr(connected, "BETWEEN", 0.0)
-    for part in (pipeline, explored_plans):
-        monkeypatch.setattr(part, "GAIN", 1e9)
-        monkeypatch.setattr(part, "EAGER", 0.0)
+    monkeypatch.setattr(connected, "GAIN", 1e9)
+    monkeypatch.setattr(connected, "EAGER", 0.0)
     model = roller_tvm.compile(mod, LLVM, device=CPU)
     inputs, expected = dict(zip(model.inputs, tensors, strict=True)), right(*tensors)
     assert not any(plan.kernel.startswith("connected") for plan in model.report().plans)
