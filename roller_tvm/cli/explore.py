@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_fusion_arguments, add_winograd_argument, check_fusion_arguments
+from roller_tvm.cli.live import redrawn, write_picture
 from roller_tvm.cli.model import add_model_arguments, open_session, read_model, say
 from roller_tvm.cli.tune import next_command
-from roller_tvm.errors import UsageError, cannot_write
+from roller_tvm.errors import UsageError
 
 INTERRUPTED = 130
 
@@ -73,17 +74,3 @@ def run(args: argparse.Namespace) -> int:
     if not code:
         say(f"next: {next_command(args, session, session.records is not None)}")
     return code
-
-
-def redrawn(table: str, lines: int) -> int:
-    """Print a table in the place of the one before, which had so many lines; return its number of lines."""
-    print(f"\033[{lines}F\033[J" * bool(lines) + table, file=sys.stderr, flush=True)
-    return table.count("\n") + 1
-
-
-def write_picture(path: Path, picture: str) -> None:
-    """Write a picture to a file."""
-    try:
-        path.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise cannot_write(error, path) from error

@@ -101,14 +101,14 @@ def _list(args: argparse.Namespace, tasks: list[Any]) -> int:
 
 
 def _tune(args: argparse.Namespace, session: Session, start: float) -> int:
-    from roller_tvm.cli.explore import redrawn, write_picture
+    from roller_tvm.cli.live import redrawn, write_picture
     from roller_tvm.explore.result import convergence, live_table
     from roller_tvm.tuning.results import header, history, live_rows, row, summary, table, to_json
     from roller_tvm.tuning.session import Limits
 
     limits = Limits(build_s=args.timeout, run_s=args.timeout) if args.timeout else Limits()
     rows = sys.stderr if args.json else sys.stdout
-    live, lines = sys.stdout.isatty() and not args.json, 0
+    live, lines = sys.stdout.isatty() and sys.stderr.isatty() and not args.json, 0
     known: list[Any] = []
 
     def progress(tuned: Any, count: int) -> None:
