@@ -155,7 +155,7 @@ class Explorer:
                 if name in self._states:
                     self.dropped[name, chosen] = str(why)
                     self._states[name].out.add(chosen)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise RecordError("is no state of an exploration", "exploration", "delete it: it begins anew") from error
 
     # -- a run ---------------------------------------------------------------------------------------------------------

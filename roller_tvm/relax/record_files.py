@@ -57,7 +57,7 @@ def checksums(lines: Iterable[str]) -> dict[tuple[str, int], str]:
             data = foreign.loads(line)
             if data["of"] in (WORKLOADS, RECORDS):  # whatever it says, it names no other file
                 found[data["of"], int(data["line"])] = str(data["sum"])
-        except (ValueError, KeyError, TypeError):  # another note, or none
+        except (ValueError, KeyError, TypeError, OverflowError):  # another note, or none; a line 1e400
             continue
     return found
 

@@ -12,7 +12,8 @@ from roller_tvm.relax.database import Store  # noqa: E402
 from roller_tvm.relax.record_files import (  # noqa: E402
     NOTES,
     RECORDS,
-    opened,  # noqa: E402
+    checksums,
+    opened,
 )
 
 from . import modules as M  # noqa: E402
@@ -41,3 +42,7 @@ def test_a_note_names_no_other_file(tmp_path, name):
     with (folder / NOTES).open("a") as notes:
         notes.write(json.dumps({"of": name, "line": 1, "sum": "0"}) + "\n")
     assert len(opened(folder).get_all_tuning_records()) == 2
+
+
+def test_a_note_of_a_line_without_end_is_none():
+    assert checksums(['{"of": "database_workload.json", "line": 1e400, "sum": "x"}']) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -56,6 +57,9 @@ def _child(reader: Reader, whole: bytes, seeds: list[int], pipe: Connection, unt
         os.dup2(log, 2)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, f"damaged{reader.suffix}")
+            path.write_bytes(whole)
+            with contextlib.suppress(Exception):  # modules that it imports are no part of an input's time
+                reader.read(path)
             for told in outcomes(reader, whole, path, seeds, until):
                 pipe.send(told)
         pipe.send(None)
