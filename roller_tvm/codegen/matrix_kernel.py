@@ -18,6 +18,7 @@ import numpy as np
 
 from ..device.known import estimate
 from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, ROWS, MatrixTiles
+from ..tir.nodes import digits
 from .dialect import FIRST_LEVEL, SECOND_LEVEL, dialect_here
 from .flat import PARALLEL, in_order, loop_of
 from .tile_unit import ROW_BYTES, TILE, TileUnit, widened
@@ -34,12 +35,14 @@ LANES = 16
 Epilogue = Callable[[Any, Any, Any], Any]
 
 
-def packed_weights(weights: np.ndarray) -> np.ndarray:
+def packed_weights(weights: np.ndarray, places: int = 1) -> np.ndarray:
     """Return a constant right operand in parts, as tiles read it.
 
     Parameters
     ----------
     weights : array of float32, (terms, columns)
+    places : int
+        Of a convolution's windows; the terms of each follow one another, and are filled up on their own.
 
     Returns
     -------
@@ -52,9 +55,10 @@ def packed_weights(weights: np.ndarray) -> np.ndarray:
     >>> packed_weights(np.ones((64, 32), "float32")).shape
     (1, 2, 3, 2, 16, 16, 2)
     """
-    terms, columns = weights.shape
-    weights = np.pad(weights, [(0, -terms % DEPTH), (0, -columns % BLOCK)])
-    terms, columns = weights.shape
+    weights = weights.reshape(places, -1, weights.shape[-1])
+    weights = np.pad(weights, [(0, 0), (0, -weights.shape[1] % DEPTH), (0, -weights.shape[2] % BLOCK)])
+    terms, columns = places * weights.shape[1], weights.shape[2]
+    weights = weights.reshape(terms, columns)
     parts, rest = [], np.ascontiguousarray(weights)
     for _ in range(PARTS):
         bits = rest.view(np.uint32)
@@ -77,7 +81,7 @@ class MatrixKernel:
     ----------
     tiles : MatrixTiles
     left : function of (row, term)
-        Returns an element of the left operand.
+        Returns an element of the left operand; its rows are those of the result, and as many as its `beyond`.
     right : Buffer
         `packed_weights`, of one dimension.
     epilogue : function of (row, column, sum)
@@ -86,6 +90,8 @@ class MatrixKernel:
         Cores.
     emulated : bool
         Write products of tiles as loops, for CPUs without a matrix unit: tests of all but the unit itself.
+    within : function of a row, optional
+        Returns whether a row of the result is one that is wanted; by default all are.
     """
 
     def __init__(
@@ -96,17 +102,21 @@ class MatrixKernel:
         epilogue: Epilogue,
         units: int,
         emulated: bool = False,
+        within: Callable[[Any], Any] | None = None,
     ) -> None:
         self.dialect = dialect_here()
         self.tir = tir = self.dialect.tir
         self.tiles, self.left, self.right = tiles, left, right
-        self.epilogue, self.units, self.emulated = epilogue, units, emulated
+        self.epilogue, self.units, self.emulated, self.within = epilogue, units, emulated, within
         height, width, depth = tiles.blocks
         #: Blocks of rows that a core multiplies together; blocks of rows and of terms whose parts are kept.
         self.together = min(tiles.row_blocks, -(-height // units)) if tiles.by_rows else tiles.row_blocks
-        self.kept = (self.together, tiles.depth_blocks) if tiles.by_rows else (height, depth)
+        self.behind = -(-tiles.beyond // BLOCK)
+        deep = tiles.depth_blocks if tiles.by_rows and not tiles.taps else tiles.deep
+        self.kept = (self.together if tiles.by_rows else height) + self.behind, deep
         self.parts = tir.decl_buffer([self.kept[0] * self.kept[1] * OPERAND], "uint16", "parts")
         self.largest = tir.decl_buffer([self.kept[0] * LANES], "uint32", "largest")
+        self.above = tir.decl_buffer([LANES], "uint32", "above")
         blocks = 1 if tiles.chunks == 1 else height * width
         self.sums = tir.decl_buffer([blocks * BLOCK * BLOCK], "float32", "sums")
         self.unit = TileUnit(tir, emulated)
@@ -115,7 +125,7 @@ class MatrixKernel:
         """The statement of the whole kernel."""
         rest = [] if self.tiles.chunks == 1 else self.sums_allocated()
         if not self.tiles.by_rows:
-            rest += [*self.parts_allocated(), self.loop("p", self.tiles.blocks[0], self.split, PARALLEL)]
+            rest += [*self.parts_allocated(), self.loop("p", self.kept[0], self.split, PARALLEL)]
         return self.in_order([*self.unit.asked(), *rest, self.loop("t", self.units, self.share, PARALLEL)])
 
     def parts_allocated(self) -> list[Any]:
@@ -124,7 +134,7 @@ class MatrixKernel:
     # Splitting ---------------------------------------------------------------------------------------------------
 
     def split(self, block: Any, slot: Any = None, chunk: Any = 0) -> Any:
-        """Write a block of rows in parts; the last has zeros for rows and terms that are none.
+        """Write a block of the left operand's rows in parts; the last has zeros for rows and terms that are none.
 
         Parameters
         ----------
@@ -134,15 +144,15 @@ class MatrixKernel:
             Of the sum, of which parts are kept.
         """
         tir, deep, slot = self.tir, self.kept[1], block if slot is None else slot
-        top = slot * LANES
+        top, per_chunk = slot * LANES, self.tiles.by_rows and not self.tiles.taps
         clear = self.vector(lambda v: tir.BufferStore(self.largest, self.u32(0), [top + v]))
-        if self.tiles.by_rows and self.tiles.chunks > 1:
+        if per_chunk and self.tiles.chunks > 1:
             clear = tir.IfThenElse(chunk == 0, clear, None)
 
         def one(k: Any, r: Any, h: Any) -> Any:
             row = block * BLOCK + r
-            at = (slot * deep + k) * OPERAND + tir.floordiv(r, ROWS) * TILE + tir.floormod(r, ROWS) * DEPTH + h * LANES
-            start = (chunk * deep + k) * DEPTH + h * LANES
+            at = self.part(k, 0, slot * BLOCK + r) + h * LANES
+            start = ((chunk * deep if per_chunk else 0) + k) * DEPTH + h * LANES
 
             def element(v: Any) -> Any:
                 value = self.left(row, start + v)
@@ -153,23 +163,28 @@ class MatrixKernel:
                 for part in range(PARTS):
                     bits = tir.reinterpret("uint32", value)
                     rounded = (bits + self.u32(0x7FFF) + ((bits >> self.u32(16)) & self.u32(1))) >> self.u32(16)
-                    stores.append(tir.BufferStore(self.parts, tir.Cast("uint16", rounded), [at + part * 2 * TILE + v]))
+                    stores.append(tir.BufferStore(self.parts, tir.Cast("uint16", rounded), [at + part * plane + v]))
                     value = value - tir.reinterpret("float32", rounded << self.u32(16))
                 return self.in_order(stores)
 
             def nothing(v: Any) -> Any:
                 zero = tir.const(0, "uint16")
-                return self.in_order([tir.BufferStore(self.parts, zero, [at + p * 2 * TILE + v]) for p in range(PARTS)])
+                return self.in_order([tir.BufferStore(self.parts, zero, [at + p * plane + v]) for p in range(PARTS)])
 
             some = self.vector(element)
             if self.tiles.terms % DEPTH:
                 some = tir.IfThenElse(start < self.tiles.terms, some, self.vector(nothing))
-            return self.where_a_row(row, some, self.vector(nothing))
+            return tir.IfThenElse(row < rows, some, self.vector(nothing)) if rows % BLOCK or self.behind else some
 
+        rows, plane = self.tiles.rows + self.tiles.beyond, self.kept[0] * BLOCK * DEPTH
         halves = self.loop(
             "k", deep, lambda k: self.loop("r", BLOCK, lambda r: self.loop("h", 2, lambda h: one(k, r, h)))
         )
         return self.in_order([clear, halves])
+
+    def part(self, block: Any, part: int, row: Any) -> Any:
+        """Return the place of a part of a kept row's first term, of a block of its terms."""
+        return ((block * PARTS + part) * (self.kept[0] * BLOCK) + row) * DEPTH
 
     # Products ----------------------------------------------------------------------------------------------------
 
@@ -203,8 +218,11 @@ class MatrixKernel:
             products = self.loop("j", columns, column)
             if not tiles.by_rows:
                 return products
-            split = self.loop("p", together, lambda ii: within(first, ii, lambda i: self.split(i, ii, chunk)))
-            return self.in_order([split, products])
+            if not tiles.taps:
+                split = self.loop("p", together, lambda ii: within(first, ii, lambda i: self.split(i, ii, chunk)))
+                return self.in_order([split, products])
+            split = self.loop("p", self.kept[0], lambda ii: self.split(thread * rows + first * together + ii, ii))
+            return self.in_order([tir.IfThenElse(chunk == 0, split, None) if tiles.chunks > 1 else split, products])
 
         loops = self.loop(
             "first", -(-rows // together),
@@ -212,6 +230,7 @@ class MatrixKernel:
         )  # fmt: skip
         own_memory = self.parts_allocated() if tiles.by_rows else []
         own_memory += self.sums_allocated() if tiles.chunks == 1 else []
+        own_memory += [tir.AllocBuffer(self.above)] if self.behind else []
         return self.in_order([*own_memory, *self.unit.configured(), loops, *self.unit.released()])
 
     def sums_allocated(self) -> list[Any]:
@@ -236,6 +255,7 @@ class MatrixKernel:
     def products(self, i: Any, j: Any, chunk: Any, base: Any, halves: int, number: Any, passes: int) -> Any:
         """One block's tiles, over a chunk of the sum."""
         tir, depth, own = self.tir, self.tiles.blocks[2], self.tiles.depth_blocks
+        row = (number if self.tiles.by_rows else i) * BLOCK
         tiles = [(SUMS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
         zero = self.in_order([self.unit.zero(tile) for tile, _ in tiles])
         if self.tiles.chunks > 1:
@@ -244,16 +264,24 @@ class MatrixKernel:
 
         def step(k: Any) -> Any:
             at = chunk * own + k
-            kept = number * own + k if self.tiles.by_rows else i * depth + at
-            left, right = kept * OPERAND, (j * depth + at) * OPERAND
+            right = (j * depth + at) * OPERAND
+
+            def left(ahead: int, part: int) -> Any:
+                """Return the place of the rows' parts, of a step ahead."""
+                if not self.tiles.taps:
+                    return self.part((k if self.tiles.by_rows else at) + ahead, part, row)
+                place, block = tir.floordiv(at + ahead, self.tiles.deep), tir.floormod(at + ahead, self.tiles.deep)
+                return self.part(block, part, row + self.shifted(place))
+
             found: list[Any] = []
             panel = ((j + 1) * depth + chunk * own) * OPERAND
-            ahead = self.ahead(left, right, panel, number * own + k, passes)
+            next_rows = [left(1, part) for part in range(PARTS)]
+            ahead = self.ahead(next_rows, right, panel, number * own + k, passes)
             each = -(-len(ahead) // (len(PAIRS) * 2 * halves))  # after each product of tiles
             before: tuple[int | None, int | None] = (None, None)
             for a, b in PAIRS:
                 if a != before[0]:
-                    own_at = [(h, left + (2 * a + h) * TILE) for h in range(halves)]
+                    own_at = [(h, left(0, a) + h * TILE) for h in range(halves)]
                     found += [self.unit.load(LEFT[h], self.parts, place, ROW_BYTES) for h, place in own_at]
                 if b != before[1]:
                     found += [
@@ -297,20 +325,24 @@ class MatrixKernel:
     def exact_again(self, i: Any, j: Any, base: Any, number: Any) -> Any:
         """Sum up a block by multiply-adds, if its rows have elements that are no numbers of bfloat16."""
         tir, depth, top = self.tir, self.tiles.blocks[2], (number if self.tiles.by_rows else i) * LANES
-        large = tir.BufferLoad(self.largest, [top])
+        largest, found = self.largest, []
+        if self.behind:
+            found, largest = [self.largest_of(top)], self.above
+            top = 0
+        large = tir.BufferLoad(largest, [top])
         for lane in range(1, LANES):
-            large = tir.Max(large, tir.BufferLoad(self.largest, [top + lane]))
+            large = tir.Max(large, tir.BufferLoad(largest, [top + lane]))
 
         def row(r: Any) -> Any:
             at = base + r * BLOCK
 
-            def term(k: Any) -> Any:
+            def term(tap: Any, k: Any) -> Any:
                 def half(h: Any) -> Any:
                     def element(v: Any) -> Any:
-                        place = (j * depth + tir.floordiv(k, DEPTH)) * OPERAND + h * TILE
+                        place = (j * depth + tap * self.tiles.deep + tir.floordiv(k, DEPTH)) * OPERAND + h * TILE
                         place = place + tir.floordiv(tir.floormod(k, DEPTH), 2) * DEPTH + v * 2 + tir.floormod(k, 2)
                         parts = [widened(self.tir, self.right, place + part * 2 * TILE) for part in range(PARTS)]
-                        value = self.left(i * BLOCK + r, k)
+                        value = self.left(i * BLOCK + r + self.shifted(tap), k)
                         index, weight = [at + h * LANES + v], parts[0] + parts[1] + parts[2]
                         return tir.BufferStore(self.sums, tir.BufferLoad(self.sums, index) + value * weight, index)
 
@@ -322,16 +354,37 @@ class MatrixKernel:
                 "h", 2, lambda h: self.vector(
                     lambda v: tir.BufferStore(self.sums, tir.const(0.0, "float32"), [at + h * LANES + v]))
             )  # fmt: skip
-            found = self.in_order([clear, self.loop("k", self.tiles.terms, term)])
-            return self.where_a_row(i * BLOCK + r, found)
+            sums = self.loop("tap", self.tiles.places, lambda tap: self.loop(
+                "k", self.tiles.terms, lambda k: term(tap, k)))  # fmt: skip
+            return self.where_a_row(i * BLOCK + r, self.in_order([clear, sums]))
 
-        return tir.IfThenElse(large >= self.u32(TOO_LARGE), self.loop("r", BLOCK, row), None)
+        again = tir.IfThenElse(large >= self.u32(TOO_LARGE), self.loop("r", BLOCK, row), None)
+        return self.in_order([*found, again])
 
-    def ahead(self, left: Any, right: Any, panel: Any, step: Any, passes: int) -> list[Any]:
+    def shifted(self, place: Any) -> Any:
+        """Return the rows from a row of the result to the row of the left operand at a place of the window."""
+        counts = [count for count, _ in self.tiles.taps]
+        return sum(digit * step for digit, (_, step) in zip(digits(place, counts), self.tiles.taps, strict=True))
+
+    def largest_of(self, top: Any) -> Any:
+        """Take the largest magnitudes of all blocks that a block of the result reads together."""
+        tir = self.tir
+
+        def larger(n: Any, v: Any) -> Any:
+            found = tir.BufferLoad(self.largest, [top + n * LANES + v])
+            return tir.BufferStore(self.above, tir.Max(tir.BufferLoad(self.above, [v]), found), [v])
+
+        first = self.vector(lambda v: tir.BufferStore(self.above, tir.BufferLoad(self.largest, [top + v]), [v]))
+        return self.in_order([first, self.loop(
+            "n", self.behind, lambda n: self.vector(lambda v: larger(n + 1, v)))])  # fmt: skip
+
+    def ahead(self, left: list[Any], right: Any, panel: Any, step: Any, passes: int) -> list[Any]:
         """Return prefetches of both operands' next blocks (to the nearest cache) and of the constant's next panel.
 
         Parameters
         ----------
+        left : list of Expr
+            Where the next step's rows begin, of each part.
         panel : Expr
             Where the next panel begins.
         step : Expr
@@ -342,8 +395,10 @@ class MatrixKernel:
         line = int(estimate("line")) // 2  # elements of two bytes
         share = -(-OPERAND // (line * passes))
         asked = [(self.right, panel + (step * share + n) * line, SECOND_LEVEL) for n in range(share)]
-        asked += [(buffer, at + OPERAND + n * line, FIRST_LEVEL) for n in range(OPERAND // line)
-                  for buffer, at in ((self.parts, left), (self.right, right))]  # fmt: skip
+        each = OPERAND // PARTS // line
+        asked += [one for n in range(OPERAND // line) for one in (
+            (self.parts, left[n // each] + n % each * line, FIRST_LEVEL),
+            (self.right, right + OPERAND + n * line, FIRST_LEVEL))]  # fmt: skip
         return [self.dialect.asking(*one) for one in asked]
 
     # Words -------------------------------------------------------------------------------------------------------
@@ -351,11 +406,13 @@ class MatrixKernel:
     def in_order(self, parts: list[Any]) -> Any:
         return in_order(parts, self.tir)
 
-    def where_a_row(self, row: Any, found: Any, otherwise: Any = None) -> Any:
-        """Return a statement for rows that are some: the last block may have fewer."""
+    def where_a_row(self, row: Any, found: Any) -> Any:
+        """Return a statement for rows that are wanted: the last block may have fewer."""
+        if self.within is not None:
+            found = self.tir.IfThenElse(self.within(row), found, None)
         if self.tiles.last_rows == BLOCK:
             return found
-        return self.tir.IfThenElse(row < self.tiles.rows, found, otherwise)
+        return self.tir.IfThenElse(row < self.tiles.rows, found, None)
 
     def loop(self, name: str, extent: int, body: Callable[[Any], Any], kind: int | None = None) -> Any:
         return loop_of(self.tir, name, extent, body, kind, "int64")

@@ -8,7 +8,7 @@ up in float32; the three left out are below 2^-25 of the terms. It is as near to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from ..device import DeviceSpec
 from .cpu_constants import CACHE_SHARE, MATRIX_CACHE, MATRIX_EXPOSED, MATRIX_SHARE, SPLIT_CYCLES
@@ -43,6 +43,9 @@ class MatrixTiles:
         Whether the cores share the rows, not the columns.
     seconds : float
         Predicted time.
+    taps : tuple of (int, int)
+        Of a convolution: of each dimension of its windows, the number of places and the rows of the left operand from
+        one to the next. A row of the result is the sum of the products of as many rows, each with `terms` terms.
 
     Examples
     --------
@@ -58,11 +61,27 @@ class MatrixTiles:
     depth_blocks: int
     by_rows: bool
     seconds: float
+    taps: tuple[tuple[int, int], ...] = ()
 
     @property
     def blocks(self) -> tuple[int, int, int]:
         """Blocks of the rows, the columns, the sum."""
-        return ceil(self.rows / BLOCK), ceil(self.columns / BLOCK), ceil(self.terms / DEPTH)
+        return ceil(self.rows / BLOCK), ceil(self.columns / BLOCK), self.places * self.deep
+
+    @property
+    def places(self) -> int:
+        """Rows of the left operand whose products are added."""
+        return prod(count for count, _ in self.taps)
+
+    @property
+    def deep(self) -> int:
+        """Blocks of the terms of one place."""
+        return ceil(self.terms / DEPTH)
+
+    @property
+    def beyond(self) -> int:
+        """Rows of the left operand behind those of the result."""
+        return _beyond(self.taps)
 
     @property
     def chunks(self) -> int:
@@ -79,8 +98,17 @@ class MatrixTiles:
         return f"cpu.matrix rows={self.row_blocks * BLOCK} k={self.depth_blocks * DEPTH} by {shared}"
 
 
+def _beyond(taps: tuple[tuple[int, int], ...]) -> int:
+    return sum((count - 1) * step for count, step in taps)
+
+
 def matrix_tiles(
-    rows: int, terms: int, columns: int, device: DeviceSpec, moved_bytes: int = 0
+    rows: int,
+    terms: int,
+    columns: int,
+    device: DeviceSpec,
+    moved_bytes: int = 0,
+    taps: tuple[tuple[int, int], ...] = (),
 ) -> MatrixTiles | None:
     """Return the blocks of a product of float32 by a constant; None without a matrix unit, or if they do not fit.
 
@@ -90,6 +118,8 @@ def matrix_tiles(
         (rows x terms) by (terms x columns).
     moved_bytes : int
         Of the tensors that are read and written beside the constant.
+    taps : tuple of (int, int)
+        As of `MatrixTiles`.
 
     Examples
     --------
@@ -101,13 +131,20 @@ def matrix_tiles(
     if not peak or terms % ROWS or not device.has("l2"):
         return None
     cache = device.level("l2").capacity_bytes
-    height, width, depth = ceil(rows / BLOCK), ceil(columns / BLOCK), ceil(terms / DEPTH)
+    height, width, deep = ceil(rows / BLOCK), ceil(columns / BLOCK), ceil(terms / DEPTH)
+    depth, beyond = deep * prod(count for count, _ in taps), _beyond(taps)
     block = BLOCK * DEPTH * SPLIT_BYTES  # bytes of a block of either operand
-    # Parts of some blocks of rows stay beside a panel of the constant.
-    kept = {n: min(height, int(cache * MATRIX_CACHE / (n * block)) - 1) for n in range(1, depth + 1) if depth % n == 0}
+
+    def blocks_kept(chunk: int) -> int:
+        """Blocks of rows whose parts stay beside a panel of the constant; those of windows have all their terms."""
+        if not taps:
+            return int(cache * MATRIX_CACHE / (chunk * block)) - 1
+        return int((cache * MATRIX_CACHE / block - chunk) / deep) - ceil(beyond / BLOCK)
+
+    kept = {n: min(height, blocks_kept(n)) for n in range(1, depth + 1) if depth % n == 0}
     padded, units, far = ROWS * ceil(rows / ROWS), device.units, device.far.bandwidth_gbps
     summed, across = DEPTH * depth, BLOCK * width
-    splitting = rows * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * units)
+    splitting = (rows + beyond) * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * units)
     sums = 4 * rows * across
     near = "l2" if sums <= units * cache * CACHE_SHARE else device.far.name
     passed = 2 * sums / device.bandwidth(near)  # nanoseconds to read and write sums
@@ -120,14 +157,14 @@ def matrix_tiles(
         # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
         passes = ceil(height / kept[chunk]) * (units if by_rows else 1)
         moved = passes * SPLIT_BYTES * summed * across
-        parts = 0 if by_rows else SPLIT_BYTES * rows * summed
+        parts = 0 if by_rows else SPLIT_BYTES * (rows + beyond) * DEPTH * deep
         if moved_bytes + parts > units * cache * CACHE_SHARE:  # parts are written by one core each, and read by all
             moved += moved_bytes + (1 + units) * parts
         nanoseconds = max(products, moved / far) + MATRIX_EXPOSED * min(products, moved / far) + splitting
         nanoseconds += passed * (depth // chunk - 1)
         launches = 1 if by_rows else 2
         seconds = nanoseconds * 1e-9 + launches * device.launch_overhead_us * 1e-6
-        return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds)
+        return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds, taps)
 
     ways = [shared(chunk, by_rows) for chunk in reversed(kept) if kept[chunk] > 0 for by_rows in (False, True)]
     return min(ways, key=lambda tiles: tiles.seconds, default=None)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, topi
 
 from ..codegen.flat import number_of
+from ..device import DeviceSpec
+from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
 from ..te.winograd import POINTS, WINDOW, winograd
 from ..tir.nodes import analyzer_of_tvm
+from ..tir.product_nests import Windows
 
 Shape = tuple[int, ...]
 
@@ -121,6 +125,22 @@ class Convolution:
         n, c, h, w = self.data
         one = self.weights[2:] == self.strides == (1, 1) and self.groups == 1 and not any(self.padding)
         return replace(self, data=(n, c, 1, h * w)) if one and self.fixed and h > 1 else None
+
+    def on_matrix_unit(self, device: DeviceSpec) -> MatrixTiles | None:
+        """Return its blocks on the device's matrix unit, channels last or in blocks; None where it has no such form."""
+        (n, c, *sides), (channels, _, *window) = self.data, self.weights
+        top, left, bottom, right = self.padding
+        padded = [side + more for side, more in zip(sides, (top + bottom, left + right), strict=True)]
+        reach = [(w - 1) * d for w, d in zip(window, self.dilation, strict=True)]
+        rows = [(p - r - 1) // s + 1 for p, r, s in zip(padded, reach, self.strides, strict=True)]
+        exact = self.dtype == self.out_dtype == "float32" and self.groups == 1
+        if not exact or not self.fixed or (any(reach) and self.strides != (1, 1)):
+            return None
+        moved = 4 * n * (c * prod(sides) + channels * prod(rows))
+        if not any(reach):
+            return matrix_tiles(n * prod(rows), c, channels, device, moved)
+        windows = Windows((n, *padded), (n, *rows), (1, *window), (1, *self.dilation))
+        return matrix_tiles(windows.all_rows, c, channels, device, moved, windows.taps)
 
     def compute(self, arrangement: Arrangement | None, tile: int = 0) -> tuple[list[Any], Any]:
         """Inputs (data, weights) and output as TE; the weights are constants, which each schedule packs itself.

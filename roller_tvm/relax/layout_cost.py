@@ -9,6 +9,7 @@ from ..codegen.kernel_cache import kept_answer, kernel_cache
 from ..device import DeviceSpec
 from ..forks import shared
 from .arrangement import Arrangement, Convolution, Shape
+from .matrix_products import GAIN as MATRIX_GAIN
 
 #: How much faster Winograd's algorithm must be predicted. The model does not see all that its transforms cost: where
 #: both were measured (eight sizes, AVX-512 of an Intel server), it took 0.95 to 1.6 of what was predicted, direct
@@ -40,7 +41,7 @@ class LayoutCosts:
         """Seconds of the best plan, by the algorithm that `tile` chooses; infinite where there is none."""
         if tile := self.tile(conv, arrangement):
             return self._by(conv, arrangement, tile)
-        return min(self._by(*form, 0) for form in self._forms(conv, arrangement))
+        return self._direct(conv, arrangement)
 
     @staticmethod
     def _forms(conv: Convolution, arrangement: Arrangement | None) -> list[tuple[Convolution, Arrangement | None]]:
@@ -51,7 +52,15 @@ class LayoutCosts:
     def tile(self, conv: Convolution, arrangement: Arrangement | None) -> int:
         """Tile of Winograd's algorithm where that is predicted to be faster by `GAIN`; else 0: computed directly."""
         best = min(self._tiles(conv, arrangement), key=lambda tile: self._by(conv, arrangement, tile), default=0)
-        return best if best and self._by(conv, arrangement, best) * GAIN < self._by(conv, arrangement, 0) else 0
+        return best if best and self._by(conv, arrangement, best) * GAIN < self._direct(conv, arrangement) else 0
+
+    def _direct(self, conv: Convolution, arrangement: Arrangement | None) -> float:
+        """Seconds without Winograd's algorithm, by vectors or on the matrix unit."""
+        vectors = min(self._by(*form, 0) for form in self._forms(conv, arrangement))
+        if arrangement is None or not arrangement.holds(conv.data[1]):
+            return vectors
+        tiles = conv.on_matrix_unit(self.device)
+        return vectors if tiles is None else min(vectors, tiles.seconds * MATRIX_GAIN)
 
     def _tiles(self, conv: Convolution, arrangement: Arrangement | None) -> Sequence[int]:
         """Return the tiles of Winograd's algorithm that may be taken."""

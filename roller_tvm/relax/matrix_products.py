@@ -90,8 +90,12 @@ class MatrixProducts:
         nest = product_nest(func)
         if nest is None or not nest.fills(LANES):
             return None
+        windows = nest.windows
+        if windows is None and nest.slides:
+            return None
         position = next(n for n, p in enumerate(parameters(func)) if key(p) == key(nest.right))
-        tiles = matrix_tiles(nest.rows, nest.terms, nest.columns, self.device, nest.moved_bytes)
+        rows, taps = (windows.all_rows, windows.taps) if windows else (nest.rows, ())
+        tiles = matrix_tiles(rows, nest.channels, nest.columns, self.device, nest.moved_bytes, taps)
         if tiles is None or position not in constant_parameters(func):
             return None
         apart = seconds_alone(func, self.device)
@@ -104,7 +108,13 @@ def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bo
     """Return a function with a product on the matrix unit; `packed_weights`, flat, are in place of its weights."""
     _, width, depth = tiles.blocks
     right = tirx.decl_buffer([width * depth * OPERAND], "uint16", "weights")
-    body = MatrixKernel(tiles, nest.left_at, right, nest.stored, units, emulated).body()
+    if (windows := nest.windows) is None:
+        body = MatrixKernel(tiles, nest.left_at, right, nest.stored, units, emulated).body()
+    else:
+        body = MatrixKernel(
+            tiles, nest.left_of_pixel, right, lambda pixel, *others: nest.stored(windows.row(pixel), *others),
+            units, emulated, windows.within,
+        ).body()  # fmt: skip
     params = [right if key(p) == key(nest.right) else p for p in parameters(nest.func)]
     return kernel_like(nest.func, params, body, {MATRIX: True})
 
@@ -130,5 +140,5 @@ class _Changer(relax.PyExprMutator):
         weights = chosen.nest.matrix(weights)
         if called not in self.made:
             self.made[called] = self.builder_.add_func(chosen.func, f"{called.name_hint}{ON_UNIT}")
-        arguments[chosen.weights] = relax.const(packed_weights(weights).reshape(-1), "uint16")
+        arguments[chosen.weights] = relax.const(packed_weights(weights, chosen.tiles.places).reshape(-1), "uint16")
         return relax.call_tir(self.made[called], relax.Tuple(arguments), list(op.ty_args))

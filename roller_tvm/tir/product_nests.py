@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -22,6 +23,52 @@ from .placed import evaluate
 LARGEST = 400
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The windows of a convolution whose steps are one: rows of its left operand are pixels of padded images.
+
+    Parameters
+    ----------
+    pixels : tuple of int
+        Extents of the left operand along the axes that number the rows.
+    rows : tuple of int
+        Extents of the result along them; `pixels` are more where a window goes.
+    places, steps : tuple of int
+        Along each, the places of the window, and the pixels from one to the next.
+    """
+
+    pixels: tuple[int, ...]
+    rows: tuple[int, ...]
+    places: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def taps(self) -> tuple[tuple[int, int], ...]:
+        """Along each dimension of the windows, its places, and the rows from one to the next."""
+        below = [prod(self.pixels[n + 1 :]) for n in range(len(self.pixels))]
+        found = zip(self.places, self.steps, below, strict=True)
+        return tuple((count, step * rows) for count, step, rows in found if count > 1)
+
+    @property
+    def all_rows(self) -> int:
+        """Rows from the first of the result to the last, those at the ends of the images' lines between."""
+        return prod(self.pixels) - sum((count - 1) * step for count, step in self.taps)
+
+    def row(self, pixel: Any) -> Any:
+        """Return the number of the result's row at a pixel."""
+        found: Any = 0
+        for digit, extent in zip(digits(pixel, self.pixels), self.rows, strict=True):
+            found = found * extent + digit
+        return found
+
+    def within(self, pixel: Any) -> Any:
+        """Return whether the result has a row at a pixel."""
+        from tvm import tirx
+
+        places = zip(digits(pixel, self.pixels), self.rows, self.pixels, strict=True)
+        return tirx.all(*(digit < rows for digit, rows, pixels in places if rows < pixels))
+
+
 @dataclass(frozen=True, eq=False)
 class ProductNest:
     """A product, and the elementwise stages behind it.
@@ -30,7 +77,7 @@ class ProductNest:
     ----------
     func : PrimFunc
     left, right : Buffer
-        Parameters of the function: rows x terms, terms x columns.
+        Parameters of the function: rows x terms, terms x columns. `left` may be what `padding` makes of one.
     left_indices, right_indices : tuple of Expr
         Of the elements that are multiplied.
     out : Buffer
@@ -42,6 +89,8 @@ class ProductNest:
     followers : tuple of Nest
     result : Buffer
         The product's own.
+    padding : Nest, optional
+        Elements of a parameter, and numbers around them.
     """
 
     func: Any
@@ -55,6 +104,7 @@ class ProductNest:
     across: frozenset[int]
     followers: tuple[Nest, ...]
     result: Any
+    padding: Nest | None = None
 
     @property
     def rows(self) -> int:
@@ -87,12 +137,84 @@ class ProductNest:
 
     def left_at(self, row: Any, term: Any) -> Any:
         """Return an element of the left operand."""
-        from tvm import tirx
-
         axes = {key(var): place for (var, _), place in zip(self.spatial, self.places(row, 0), strict=True)}
         places = digits(term, [extent for _, extent in self.reduce])
         axes |= {key(var): place for (var, _), place in zip(self.reduce, places, strict=True)}
-        return tirx.BufferLoad(self.left, [_at(index, axes, {}) for index in self.left_indices])
+        return self._left(axes)
+
+    @cached_property
+    def sliding(self) -> tuple[tuple[Any, int], ...]:
+        """Axes of the sum that number the places of windows: the first ones."""
+        rows = {key(var) for n, (var, _) in enumerate(self.spatial) if n not in self.across}
+        found = _sliding(self.left_indices, rows)
+        return tuple((var, extent) for var, extent in self.reduce if key(var) in found)
+
+    @property
+    def slides(self) -> bool:
+        """True if windows of several places slide over the left operand."""
+        return any(extent > 1 for _, extent in self.sliding)
+
+    @cached_property
+    def windows(self) -> Windows | None:
+        """The windows that slide over the left operand; None if there are none, or others."""
+        own = [n for n in range(len(self.spatial)) if n not in self.across]
+        spatial = {key(self.spatial[n][0]): n for n in own}
+        reduced = {key(var): extent for var, extent in self.reduce}
+        found: dict[int, tuple[int, int, int]] = {}  # axis -> pixels, places, step
+        for index in self.left_indices:
+            used = variables(index)
+            rows, terms = used & set(spatial), used & set(reduced)
+            if not rows:
+                continue
+            if len(rows) > 1 or len(terms) > 1 or used - rows - terms:
+                return None
+            (row,) = rows
+            if spatial[row] in found or self._weight(index, row) != 1:
+                return None
+            places, step = 1, 1
+            for term in terms:
+                places, step = reduced[term], self._weight(index, term)
+            found[spatial[row]] = self.spatial[spatial[row]][1] + (places - 1) * step, places, step
+        if not self.slides or any(step < 1 for *_, step in found.values()):
+            return None
+        if any(self.spatial[n][1] > 1 for n in own if n not in found):
+            return None
+        along = [found.get(n, (1, 1, 1)) for n in own]
+        pixels, counts, steps = (tuple(one[part] for one in along) for part in range(3))
+        return Windows(pixels, tuple(self.spatial[n][1] for n in own), counts, steps)
+
+    @staticmethod
+    def _weight(index: Any, var: int) -> int:
+        """Return the elements that an index moves when a variable grows by one."""
+        one, none = (int(evaluate(index, {var: np.full(1, n)})[0]) for n in (1, 0))
+        return one - none
+
+    @property
+    def channels(self) -> int:
+        """Terms of one place of the windows."""
+        return self.terms // (prod(self.windows.places) if self.windows else 1)
+
+    def left_of_pixel(self, pixel: Any, term: Any) -> Any:
+        """Return an element of the left operand: a pixel's, and one of its `channels`."""
+        assert self.windows is not None
+        own = [n for n in range(len(self.spatial)) if n not in self.across]
+        found = dict(zip(own, digits(pixel, self.windows.pixels), strict=True))
+        axes = {key(var): found.get(n, 0) for n, (var, _) in enumerate(self.spatial)}
+        axes |= {key(var): 0 for var, _ in self.sliding}
+        others = self.reduce[len(self.sliding) :]
+        places = digits(term, [extent for _, extent in others])
+        axes |= {key(var): place for (var, _), place in zip(others, places, strict=True)}
+        return self._left(axes)
+
+    def _left(self, axes: Mapping[int, Any]) -> Any:
+        """Return the left operand's element where the product's axes have these values."""
+        from tvm import tirx
+
+        places = [_at(index, axes, {}) for index in self.left_indices]
+        if self.padding is None:
+            return tirx.BufferLoad(self.left, places)
+        own = {key(iv.var): place for (iv, _), place in zip(self.padding.spatial, places, strict=True)}
+        return _at(self.padding.value_of(self.padding.stores[0]), own, {})
 
     def matrix(self, right: np.ndarray) -> np.ndarray:
         """Return the right operand as a matrix, terms x columns."""
@@ -130,6 +252,9 @@ def product_nest(func: Any) -> ProductNest | None:
         (anchor, *followers), params = nests(func), parameters(func)
     except UnsupportedOperator:
         return None
+    padding = None
+    if not anchor.reduce and followers and _pads(anchor):
+        padding, (anchor, *followers) = anchor, followers
     sizes = _sizes(anchor)
     if not sizes or len(anchor.stores) != 1 or not anchor.reduce:
         return None
@@ -142,7 +267,9 @@ def product_nest(func: Any) -> ProductNest | None:
     if found is None:
         return None
     (left, left_at), (right, right_at), across = found
-    given = {key(p) for p in params}
+    given = {key(p) for p in params} | {key(padding.stores[0].buffer) for padding in [padding] if padding}
+    if padding and key(left) != key(padding.stores[0].buffer):
+        return None
     if not {key(left), key(right)} <= given or any(str(t.dtype) != "float32" for t in (left, right, result)):
         return None
     stages = {key(result)}
@@ -156,13 +283,21 @@ def product_nest(func: Any) -> ProductNest | None:
     outputs = [p for p in params if key(p) in stages]
     if len(outputs) != 1 or key(outputs[0]) != key(out) or key(out) == key(left):
         return None
-    summed = sorted(anchor.reduce, key=lambda axis: key(axis[0].var) == key(left_at[-1]))  # neighbours in memory last
+    rows = {key(iv.var) for n, (iv, _) in enumerate(anchor.spatial) if n not in across}
+    slide, last = _sliding(left_at, rows), key(left_at[-1])
+    # Places of windows first, neighbours in memory last.
+    summed = sorted(anchor.reduce, key=lambda axis: (key(axis[0].var) not in slide, key(axis[0].var) == last))
     spatial, reduce = (
         tuple((iv.var, int(number(iv.dom.extent) or 0)) for iv, _ in axes) for axes in (anchor.spatial, summed)
     )
     product = ProductNest(func, left, tuple(left_at), right, tuple(right_at), out, spatial, reduce, across,
-                          tuple(followers), result)  # fmt: skip
+                          tuple(followers), result, padding)  # fmt: skip
     return product if _size_of(product) <= LARGEST else None
+
+
+def _sliding(indices: Sequence[Any], rows: set[int]) -> set[int]:
+    """Return the variables that stand in an index together with an axis of the rows, by ``key``."""
+    return set().union(*(used for used in map(variables, indices) if used & rows)) - rows
 
 
 def _sizes(nest: Nest) -> list[int] | None:
@@ -201,6 +336,18 @@ def _axes(
 def _are_axes(places: Sequence[Any], axes: Sequence[Any]) -> bool:
     """Return whether indices are these axes, in order."""
     return len(places) == len(axes) and all(map(is_axis, places, axes))
+
+
+def _pads(nest: Nest) -> bool:
+    """Return whether a stage stores elements of one tensor, whole rows of its last dimension, and numbers."""
+    import tvm_ffi
+    from tvm import ir
+
+    if nest.elsewhere or len(nest.stores) != 1 or not nest.spatial:
+        return False
+    reads: list[Any] = []
+    tvm_ffi.structural_walk(nest.value_of(nest.stores[0]), (ir.TensorLoad, reads.append))
+    return len(reads) == 1 and is_axis(list(reads[0].indices)[-1], nest.spatial[-1][0])
 
 
 def _reads_plainly(nest: Nest, stages: set[int]) -> bool:

@@ -21,7 +21,7 @@ UNITS = 2
 
 
 def function(tiles, emulated):
-    a = tirx.decl_buffer([tiles.rows, tiles.terms], "float32", "a")
+    a = tirx.decl_buffer([tiles.rows + tiles.beyond, tiles.terms], "float32", "a")
     w = tirx.decl_buffer([tiles.blocks[1] * tiles.blocks[2] * OPERAND], "uint16", "w")
     c = tirx.decl_buffer([tiles.rows, tiles.columns], "float32", "c")
     body = MatrixKernel(
@@ -36,7 +36,7 @@ def product(tiles, x, weights, emulated=True):
     target = tvm.target.Target({"kind": "llvm", "num-cores": UNITS} | own)
     built = tvm.compile(tvm.IRModule({"main": function(tiles, emulated)}), target)
     out = tvm.runtime.tensor(np.full((tiles.rows, tiles.columns), np.nan, "float32"))
-    built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(packed_weights(weights).reshape(-1)), out)
+    built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(packed_weights(weights, tiles.places).reshape(-1)), out)
     return out.numpy()
 
 
@@ -58,6 +58,24 @@ def test_products(case):
     exact = x.astype("float64") @ w
     error = np.abs(product(tiles, x, w) - exact).max() / np.abs(exact).max()
     assert error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("together", "depth", "by_rows"), [(1, 6, False), (2, 12, True), (3, 6, True), (1, 4, False)]
+)
+def test_rows_of_windows(together, depth, by_rows):
+    """Rows 40 and 1 apart, 3 and 2 of them, whose products are added up; among them is one beyond bfloat16."""
+    tiles = MatrixTiles(90, 48, 64, together, depth, by_rows, 1.0, taps=((3, 40), (2, 1)))
+    assert (tiles.places, tiles.deep, tiles.beyond, tiles.blocks) == (6, 2, 81, (3, 2, 12))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((tiles.rows + tiles.beyond, tiles.terms)).astype("float32")
+    w = rng.standard_normal((tiles.places * tiles.terms, tiles.columns)).astype("float32")
+    for large in (None, np.finfo("float32").max):
+        if large is not None:
+            x[-3, 5], w[5::48] = large, 0.25
+        windows = [x[y * 40 + z :][: tiles.rows] for y in range(3) for z in range(2)]
+        exact = np.concatenate(windows, axis=1).astype("float64") @ w
+        np.testing.assert_allclose(product(tiles, x, w), exact, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("columns", [53, 71])

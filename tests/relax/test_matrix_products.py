@@ -91,6 +91,39 @@ def test_convolutions_of_one_pixel(emulated, monkeypatch, strides, size):
     assert [note.recipe for note in emulated[0].notes] == ["cpu.matrix"] * 2
 
 
+@pytest.mark.parametrize(
+    ("data", "window", "dilation"),
+    [((1, 64, 9, 11), (3, 3), (1, 1)), ((2, 48, 8, 5), (1, 7), (1, 1)), ((1, 32, 12, 9), (3, 3), (2, 1))],
+)
+def test_convolutions_of_windows(emulated, monkeypatch, data, window, dilation):
+    monkeypatch.setattr(matrix_products, "GAIN", 0.0)  # whatever is predicted
+    weights, bias = values(48, data[1], *window), values(1, 48, 1, 1)
+    sides = [(w - 1) * d for w, d in zip(window, dilation, strict=True)]
+    pad = [side // 2 for side in sides]
+
+    def body(b, x):
+        x = b.emit(OP.nn.relu(x))
+        x = b.emit(OP.nn.conv2d(x, relax.const(weights), padding=pad, dilation=dilation))
+        return b.emit(OP.nn.relu(b.emit(OP.add(x, relax.const(bias)))))
+
+    x = values(*data)
+    mod = PlanLayout(LLVM, UNIT, only="blocked", winograd=False)(module(body, x.shape))
+    (found,) = run(build(mod, LLVM), x)
+    padded = np.pad(np.maximum(x, 0).astype("float64"), [(0, 0), (0, 0), *((p, p) for p in pad)])
+    seen = np.lib.stride_tricks.sliding_window_view(padded, [side + 1 for side in sides], (2, 3))
+    out = np.einsum("nchwyx,ocyx->nohw", seen[..., :: dilation[0], :: dilation[1]], weights) + bias
+    np.testing.assert_allclose(found, np.maximum(out, 0), rtol=1e-4, atol=1e-4)
+    assert [note.recipe for note in emulated[0].notes] == ["cpu.matrix"]
+
+
+def test_windows_that_leap_are_left(emulated, monkeypatch):
+    monkeypatch.setattr(matrix_products, "GAIN", 0.0)
+    weights = values(48, 32, 3, 3)
+    mod = module(lambda b, x: b.emit(OP.nn.conv2d(x, relax.const(weights), strides=(2, 2))), (1, 32, 9, 9))
+    build(PlanLayout(LLVM, UNIT, only="blocked")(mod), LLVM)
+    assert not emulated[0].notes
+
+
 def test_calls_keep_their_own_weights(emulated):
     mod, x, _ = layer()
     made = MatrixProducts(LLVM, UNIT, emulated=True)(prepare(mod, LLVM, device=UNIT))

@@ -9,7 +9,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import te, tirx, topi  # noqa: E402
 
 from roller_tvm.relax.arrangement import Arrangement, Convolution  # noqa: E402
-from roller_tvm.tir.nodes import access_of, key  # noqa: E402
+from roller_tvm.tir.nodes import access_of, buffer_of, key  # noqa: E402
 from roller_tvm.tir.placed import evaluate  # noqa: E402
 from roller_tvm.tir.product_nests import product_nest  # noqa: E402
 
@@ -98,6 +98,15 @@ def test_convolutions_are_products_of_pixels_by_channels(strides, window):
     known = {key(row): rows, key(other): columns}
     answer = out.numpy()[tuple(evaluate(tirx.convert(place), known) for place in found.places(row, other))]
     np.testing.assert_allclose(answer, np.maximum(left @ found.matrix(weights), 0), rtol=1e-5, atol=1e-4)
+
+
+def test_windows_may_reach_over_the_edge():
+    conv = Convolution((2, 32, 5, 7), (48, 32, 3, 3), (1, 2), (1, 0, 1, 2), (1, 1), 1, "float32", "float32")
+    inputs, result = conv.compute(Arrangement(16))
+    found = product_nest(te.create_prim_func([*inputs, result], "int64"))
+    assert (found.rows, found.terms, found.columns) == (2 * 5 * 4, 32 * 9, 48)
+    element = str(found.left_at(tirx.Var("row", "int64"), tirx.Var("other", "int64")))
+    assert "if_then_else" in element and f"{buffer_of(found.padding.block.reads[0]).name}[" in element
 
 
 def test_a_value_that_grows_is_left():
