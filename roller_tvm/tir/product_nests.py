@@ -347,7 +347,7 @@ def _pads(nest: Nest) -> bool:
         return False
     reads: list[Any] = []
     tvm_ffi.structural_walk(nest.value_of(nest.stores[0]), (ir.TensorLoad, reads.append))
-    return len(reads) == 1 and is_axis(list(reads[0].indices)[-1], nest.spatial[-1][0])
+    return len(reads) == 1 and bool(places := list(reads[0].indices)) and is_axis(places[-1], nest.spatial[-1][0])
 
 
 def _reads_plainly(nest: Nest, stages: set[int]) -> bool:

@@ -74,6 +74,9 @@ def test_other_products_are_left():
     a, b = te.placeholder((64, 8), name="a"), te.placeholder((64, 32), name="b")
     assert product_nest(te.create_prim_func([a, b, topi.matmul(a, b, transp_a=True)])) is None  # its terms lie apart
     assert product_nest(te.create_prim_func([a, topi.nn.relu(a)])) is None
+    number = te.placeholder((), name="number")
+    spread = te.compute((8, 64), lambda i, j: number(), name="spread")
+    assert product_nest(te.create_prim_func([number, b, topi.matmul(spread, b)])) is None
 
 
 @pytest.mark.parametrize(("strides", "window"), [((1, 1), 1), ((2, 2), 1), ((2, 1), 2)])
