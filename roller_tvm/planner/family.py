@@ -28,6 +28,7 @@ from .family_values import (
     UNSLICED,
     VECTORS,
     Member,
+    Operator,
     PlanFamily,
     Rule,
     packs_of,
@@ -41,8 +42,6 @@ SIDES = 2
 #: Sizes of a batch that families are compared at; how much slower tiles of images may be predicted: the model takes
 #: weights for nearer than they are (512 to 512 channels, 3x3, eight images one by one: 1.6 times the time of a batch).
 BATCHES, ALIKE = (1, 2, 3, 5, 8, 13), 1.05
-#: The operator with extents of its open axes.
-Operator = Callable[[Sequence[int]], TensorExpression]
 
 
 def plan_families(

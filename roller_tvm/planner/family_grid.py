@@ -6,17 +6,16 @@ is that of the large size with one row of blocks; smaller tiles serve smaller si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
-from ..ir import TensorExpression
 from ..roller.features import NO_FEATURES, Features
 from .construct import forms
 from .construction import RankedPlan
-from .family_values import FEW, LOOKED_AT, TRIED, Member, PlanFamily, rules_for
+from .family_values import FEW, LOOKED_AT, TRIED, Member, Operator, PlanFamily, rules_for
 from .plan_cache import plan_cache
 
 #: Size that stands for the large ones: work for all units of a card.
@@ -25,8 +24,6 @@ LARGE = 2048
 TILES = (64, 16, 4)
 #: Choices of a program that say how large the operator is.
 SIZES = ("blocks",)
-
-Operator = Callable[[Sequence[int]], TensorExpression]
 
 
 def grid_families(

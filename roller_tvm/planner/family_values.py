@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, prod
 from typing import Any
 
+from ..ir import TensorExpression
 from ..roller.steps import Pack, Step
 from .construction import RankedPlan
 from .lower import lower
 
+#: The operator with extents of its open axes.
+Operator = Callable[[Sequence[int]], TensorExpression]
 #: Size that stands for the large ones: the extents of many tiles divide it.
 LARGE = 336
 #: Size whose time is told.

@@ -59,8 +59,14 @@ class LayoutCosts:
         vectors = min(self._by(*form, 0) for form in self._forms(conv, arrangement))
         if arrangement is None or not arrangement.holds(conv.data[1]):
             return vectors
-        tiles = conv.on_matrix_unit(self.device)
-        return vectors if tiles is None else min(vectors, tiles.seconds * MATRIX_GAIN)
+        return min(vectors, self._on_unit(conv) * MATRIX_GAIN)
+
+    def _on_unit(self, conv: Convolution) -> float:
+        """Seconds on the matrix unit; infinite where it has no such form."""
+        if conv not in self._known:
+            tiles = conv.on_matrix_unit(self.device)
+            self._known[conv] = float("inf") if tiles is None else tiles.seconds
+        return self._known[conv]
 
     def _tiles(self, conv: Convolution, arrangement: Arrangement | None) -> Sequence[int]:
         """Return the tiles of Winograd's algorithm that may be taken."""
