@@ -118,6 +118,12 @@ def check_cpu(program, estimate, plan, spec):
     over = over_edges(plan, program) if program.recipe in ("cpu.tiled", "cpu.window") else []
     vectors = next((a.name for a in reversed(stage.spatial) if a.extent > 1), "")
     assert len({*over} - {vectors}) < 2
+
+    def row_over_edge(axis):
+        # A row in vectors of all lanes, the last over its edge: it fills one at least, and nothing else is cut.
+        lanes = spec.vector_width if program.recipe == "cpu.rows" else 0
+        return axis == vectors and lanes == tile[axis] == program.choice(f"vector:{stage.name}") <= chunk[axis]
+
     packed = {a for read in stage.reads if plan.expression.tensors[read.tensor].constant for a in read.axes}
     assert not packed & set(over)
     assert vectors not in over or tile[vectors] % program.choice("vector", tile[vectors]) == 0
@@ -125,7 +131,7 @@ def check_cpu(program, estimate, plan, spec):
         covered = ceil(axis.extent / tile[axis.name]) * tile[axis.name] if axis.name in over else axis.extent
         assert axis.name not in over or axis.name == vectors or chunk[axis.name] == covered
         assert covered % chunk[axis.name] == 0 or program.recipe in ("cpu.direct", "cpu.axpy")
-        assert chunk[axis.name] % tile[axis.name] == 0 or program.recipe == "cpu.direct"
+        assert chunk[axis.name] % tile[axis.name] == 0 or program.recipe == "cpu.direct" or row_over_edge(axis.name)
     assert estimate.threads == 1 and estimate.blocks >= 1
     if program.recipe in ("cpu.tiled", "cpu.window"):
         assert estimate.registers <= spec.limits.vector_registers
