@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import BadInput, UsageError, cannot_write, must_be
-from roller_tvm.garbage import seldom_collected
+from roller_tvm.memory import seldom_collected
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
 from roller_tvm.models.line import SCHEDULES, Request, model_line

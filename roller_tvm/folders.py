@@ -26,8 +26,8 @@ BESIDE = ".roller-tvm-"
 OWNER = ".owner"
 #: Seconds after which a temporary folder without a locked file belongs to nobody.
 _UNOWNED_S = 60.0
-#: Least free space, in bytes, with which a compiler can work.
-LEAST_FREE = 64 * 1024
+#: Least free space, in bytes, with which a compiler can work: the object file of a large kernel.
+LEAST_FREE = 4 * 1024 * 1024
 
 _lock = threading.RLock()
 _made: tuple[int, str, Path, int] | None = None
@@ -265,7 +265,7 @@ def variable(name: str, value: str) -> Iterator[None]:
 def check_space(*more: Path) -> None:
     """Raise ``DiskFull`` if the temporary folder or another one has no space left.
 
-    Called where a compiler or TVM failed with words of its own.
+    Called where a compiler or TVM failed with words of its own, and before LLVM writes, which ends the process then.
     """
     for folder in (Path(tempfile.gettempdir()), *more):
         with contextlib.suppress(OSError):

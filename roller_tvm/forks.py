@@ -63,14 +63,14 @@ def shared(function: Callable[[Item], Made], items: Sequence[Item], cache: DiskC
 
 
 def deadly(function: Callable[[], object]) -> str:
-    """Return the signal that ends a process which calls this function, '' if it comes back, or nothing is known.
+    """Return how a process ends that calls this function, '' if the function comes back, or nothing is known.
 
     A fork tries it, where one is safe. It must run no thread, and no code of other threads.
 
     Examples
     --------
-    >>> deadly(lambda: os.kill(os.getpid(), signal.SIGSEGV))
-    'SIGSEGV'
+    >>> deadly(lambda: os.kill(os.getpid(), signal.SIGSEGV)), deadly(lambda: os._exit(3))
+    ('SIGSEGV', 'exit code 3')
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return ""
@@ -84,7 +84,8 @@ def deadly(function: Callable[[], object]) -> str:
         os.kill(fork, signal.SIGKILL)
         os.waitpid(fork, 0)
         raise
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}" if code else ""
 
 
 def _only(function: Callable[[], object]) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning, UsageError
 from roller_tvm.folders import work_folder
-from roller_tvm.garbage import seldom_collected
+from roller_tvm.memory import check_memory, seldom_collected
 from roller_tvm.models.arguments import Signature
 from roller_tvm.models.choices import prepares
 from roller_tvm.models.line import Job, ModelLine, Request
@@ -156,6 +156,7 @@ class Session:
     def built(self, progress: Any = None) -> Any:
         """Return the built model, once; `progress` receives each step, "plan 2 of 9: fused_conv2d" say."""
         if self._built is None:
+            check_memory()
             with seldom_collected():
                 job = self.job if self.schedules == "roller" else self._job
                 self._tell("build")

@@ -5,6 +5,7 @@
     python -m roller_check fuzz --help                      # random models instead, either line
     python -m roller_check faults                           # damaged files
     python -m roller_check ended                            # commands that are killed or interrupted
+    python -m roller_check poor                             # commands without disk space, memory, a compiler, a home
     python -m roller_check ulp                              # errors of exp, erf, tanh, sigmoid and log
 
 Functions that would take longer than the budget are run in part. Exit code 1 if a kernel is wrong.
@@ -35,6 +36,10 @@ def main(words: list[str] | None = None) -> int:
         from roller_check.damage.ended import main as ended
 
         return ended(words[1:])
+    if words[:1] == ["poor"]:
+        from roller_check.damage.poor import main as poor
+
+        return poor(words[1:])
     if words[:1] == ["fuzz"]:
         from roller_check.fuzz.command import main as fuzz
 

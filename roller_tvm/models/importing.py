@@ -16,6 +16,7 @@ from typing import Any
 from .. import foreign
 from ..errors import BadInput, UnsupportedOperator, UsageError, last_line
 from ..forks import deadly
+from ..memory import check_memory
 from .agreement import check_outputs, check_types
 from .arguments import Signature
 from .onnx_file import Onnx, input_shapes, node_of, read_onnx
@@ -213,6 +214,7 @@ class Importer(ABC):
         inputs, outputs = self.inputs(mod, {}, path, list(wanted)), self.output_types(mod)
         check_outputs(onnx, onnx.known, outputs)
         note = check_against_onnxruntime(onnx, inputs, outputs) if verify else ""
+        check_memory()
         return Model(self.folded(mod), {}, inputs, (note,) if note else ())
 
     def settled(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
+import shutil
 import tarfile
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write, last_line
-from ..folders import beside
+from ..folders import beside, check_space, full_place
+from ..forks import deadly
 from ..package_members import add_members, check_seal, seal
 from ..tuning.kernel_times import KernelTime
 from ..tuning.model_report import ModelReport, report_of
@@ -61,6 +65,7 @@ class Format:
         path = self.check_output(path)
         try:
             with beside(path) as made:
+                _check_room(lambda: export(made))
                 export(made)
                 for kept in (getattr(built, KERNELS, None), getattr(built, REPORT, None)):
                     if kept is not None:
@@ -84,6 +89,17 @@ class Format:
     def remedy(self) -> str:
         """The file to give instead."""
         return f"give what {self.wrote} wrote on the {self.line} line ({' or '.join(self.suffixes)})"
+
+
+def _check_room(export: Callable[[], None]) -> None:
+    """Raise ``DiskFull`` if the temporary folder has no room for the objects of a model, where LLVM ends the process.
+
+    They are smaller than this process, which holds their constants; if there is less room, a fork tries first.
+    """
+    check_space()
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if shutil.disk_usage(tempfile.gettempdir()).free < held and (ended := deadly(export)):
+        raise full_place(OSError(errno.ENOSPC, f"{ended} when the model is written"), Path(tempfile.gettempdir()))
 
 
 def _not_written(error: OSError, path: Path) -> RollerError:

@@ -21,7 +21,7 @@ from tvm.support import cc
 
 from ..codegen.flat import UNROLLED, children, kind_of, number_of
 from ..codegen.kernel_cache import kernel_cache, key_of
-from ..folders import work_folder
+from ..folders import check_space, work_folder
 from ..forks import may_fork, shared
 from ..progress import counted
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
@@ -184,6 +184,7 @@ def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
         key = key_of("object", var.name_hint, tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
         if (kept := cache.get(key)) is not None:
             return kept
+    check_space()
     with work_folder() as folder:
         _built(attrs, target, var, func).write_to_file(path := str(Path(folder, "kernel.o")), "o")
         content = Path(path).read_bytes()

@@ -19,7 +19,7 @@ from tvm.relay.backend.executor_factory import GraphExecutorFactoryModule
 
 from ..codegen.flat import kind_of
 from ..codegen.kernel_cache import kernel_cache, key_of
-from ..folders import work_folder
+from ..folders import check_space, work_folder
 from ..progress import counted
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .folding import folds_constants
@@ -192,6 +192,7 @@ def _object(var: Any, func: Any, target: Any, rewrites: frozenset[str]) -> bytes
     key = "" if cache is None else key_of("object", var.name_hint, tvm.ir.save_json(func), target, sorted(rewrites))
     if cache is not None and (kept := cache.get(key)) is not None:
         return kept
+    check_space()
     with work_folder() as folder:
         module = code_of(tvm.IRModule({var: func}), target, rewrites)
         module.save(path := str(Path(folder, "kernel.o")))

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from roller_tvm import errors
 from roller_tvm.children import environment, python
 from roller_tvm.errors import MeasureError
+from roller_tvm.folders import check_space
 from roller_tvm.tuning.lifeline import tie_to_parent
 
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ class Worker:
                 return Reply(kind, text=f"'{function}' took more than {limit_s:.1f} s")
             status, value = self._connection.recv()
         except (EOFError, OSError):
-            return Reply("crash", text=self._obituary())
+            told = self._obituary()
+            check_space()  # LLVM ends a process that cannot write
+            return Reply("crash", text=told)
         except Exception as error:  # a candidate wrote over the reply, or into the pipe
             self.kill()
             return Reply("crash", text=f"a reply that makes no sense ({type(error).__name__})")

@@ -32,6 +32,7 @@ from roller_tvm.tvm_env import line
 PROMPT_S = 1.0
 #: Seconds that an undisturbed command may take.
 LIMIT_S = 300.0
+Hook = Callable[[Path], None]
 SIGNALS = {"kill": signal.SIGKILL, "ctrl-c": signal.SIGINT}
 
 
@@ -98,11 +99,21 @@ def _whole_records(folder: Path) -> str:
     return "; ".join(text for text in told if "half there" not in text and "cut" not in text)[:300]
 
 
-class Ended:
-    """A command in a folder of its own: started as a fork, with what it said."""
+def _nothing(folder: Path) -> None:
+    """Do nothing before or after a command."""
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
-        self.folder, self.log = folder, folder / "log"
+
+class Ended:
+    """A command in a folder of its own: started as a fork, with what it said.
+
+    Parameters
+    ----------
+    before, after : function of the folder, optional
+        Called in the fork around the command.
+    """
+
+    def __init__(self, folder: Path, words: Sequence[str], before: Hook = _nothing, after: Hook = _nothing) -> None:
+        self.folder, self.log, self.before, self.after = folder, folder / "log", before, after
         with contextlib.suppress(OSError):
             self.log.unlink()
         said = [word.replace("FOLDER", str(folder)) for word in words]
@@ -124,8 +135,11 @@ class Ended:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             from roller_tvm import cli
 
+            self.before(self.folder)
             code = cli.main(words)
             sys.stdout.flush()
+            sys.stderr.flush()
+            self.after(self.folder)
             sys.stderr.flush()
         except BaseException:  # what the command lets through is a fault of its own
             import traceback
@@ -187,8 +201,8 @@ def point(name: str, how: str, seed: int, whole_s: float) -> str:
     """End a command at a random point of its time and run it again; return what was wrong, or ''."""
     rng, command = random.Random(seed), commands()[name]
     words = [word.replace("SIZE", str(16 + seed % 997)) for word in command.words]
-    with _place() as place:
-        folder = _prepared(place)
+    with place_of() as place:
+        folder = prepared(place)
         one = Ended(folder, words)
         status = one.wait(rng.uniform(0, whole_s))
         if status is None:
@@ -207,16 +221,21 @@ def point(name: str, how: str, seed: int, whole_s: float) -> str:
             return f"{len(left)} processes are left"
         if how == "ctrl-c" and (wrong := command.whole(folder)):
             return f"after Ctrl-C: {wrong}"
-        again = Ended(folder, words)
-        if (status := again.wait(LIMIT_S)) != 0:
-            again.left()
-            return f"the next run ends with {status}: {again.said()[-400:]}"
-        if "Traceback" in again.said():
-            return f"a traceback in the next run: {again.said()[-400:]}"
-        if wrong := command.whole(folder):
-            return f"after the next run: {wrong}"
-        left_over = [p.name for p in (folder / "tmp").iterdir()] if (folder / "tmp").is_dir() else []
-        return f"left over in the temporary folder: {left_over}" if left_over else ""
+        return repeated(folder, words, command)
+
+
+def repeated(folder: Path, words: Sequence[str], command: Command) -> str:
+    """Run a command again, undisturbed; return what was wrong, or ''."""
+    again = Ended(folder, words)
+    if (status := again.wait(LIMIT_S)) != 0:
+        again.left()
+        return f"the next run ends with {status}: {again.said()[-400:]}"
+    if "Traceback" in again.said():
+        return f"a traceback in the next run: {again.said()[-400:]}"
+    if wrong := command.whole(folder):
+        return f"after the next run: {wrong}"
+    left_over = [p.name for p in (folder / "tmp").iterdir()] if (folder / "tmp").is_dir() else []
+    return f"left over in the temporary folder: {left_over}" if left_over else ""
 
 
 def _after(one: Ended, how: str, before: float, start: float) -> int | str:
@@ -237,7 +256,7 @@ def _after(one: Ended, how: str, before: float, start: float) -> int | str:
 
 
 @contextlib.contextmanager
-def _place() -> Iterator[Path]:
+def place_of() -> Iterator[Path]:
     """Make a folder, removed at the end; a fork that ends does not remove it, as it would a ``TemporaryDirectory``."""
     place = Path(tempfile.mkdtemp())
     try:
@@ -246,7 +265,7 @@ def _place() -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _prepared(place: Path) -> Path:
+def prepared(place: Path) -> Path:
     """Make the folders and the model of a command."""
     from .tvm_readers import small_onnx
 
@@ -264,9 +283,9 @@ def seconds_of(name: str) -> float:
     RuntimeError
         It fails.
     """
-    with _place() as place:
+    with place_of() as place:
         start = time.monotonic()
-        one = Ended(_prepared(place), [w.replace("SIZE", "16") for w in commands()[name].words])
+        one = Ended(prepared(place), [w.replace("SIZE", "16") for w in commands()[name].words])
         status = one.wait(LIMIT_S)
         if status != 0:
             raise RuntimeError(f"{name} ends with {status}: {one.said()[-500:]}")
@@ -290,7 +309,7 @@ def main(words: list[str] | None = None) -> int:
     until, times = time.monotonic() + 60 * args.minutes, dict[str, float]()
     for row in done:
         _tell(row)
-    _warm()
+    warm()
     for seed in range(args.seed, args.seed + args.points):
         name, how = names[seed % len(names)], hows[seed // len(names) % len(hows)]
         if (line(), seed, how) in known or time.monotonic() > until:
@@ -316,7 +335,7 @@ def _tell(row: dict[str, Any]) -> None:
         print(f"{row['line']}: {row['command']}, {row['how']}, seed {row['seed']}: {row['wrong']}", flush=True)
 
 
-def _warm() -> None:
+def warm() -> None:
     """Import what the forks need, without starting threads."""
     import importlib
 
