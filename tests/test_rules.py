@@ -1,12 +1,15 @@
-"""Rules of the code that reading its text can hold: broad excepts say what they expect, imports make no circle."""
+"""Rules of the code that reading its text can hold: excepts, imports, one number for one name of the core."""
 
 import ast
 import re
+from collections import defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: Folders whose rules, plans and predictions share numbers.
+CORE = ("ir", "device", "roller", "micro_perf", "recipes", "planner", "rammer", "codegen")
 BROAD = re.compile(r"except(\s+\(?.*\b(Base)?Exception\b.*)?:|suppress\((Base)?Exception\)")
 
 
@@ -70,3 +73,38 @@ def test_a_circle_is_found(monkeypatch):
     made = {name: (ROOT / f"{name}.py", ast.parse(text)) for name, text in texts.items()}
     monkeypatch.setitem(globals(), "modules", lambda: made)
     assert imported("a.b", set(texts)) == {"a.c"} and imported("a.c", set(texts)) == {"a.b"}
+
+
+def is_number(node):
+    """Whether an expression is of numbers alone."""
+    known = ast.operator | ast.unaryop | ast.expr_context | ast.BinOp | ast.UnaryOp | ast.Tuple
+    return node is not None and all(
+        isinstance(part, known) or isinstance(part, ast.Constant) and isinstance(part.value, int | float)
+        for part in ast.walk(node)
+    )
+
+
+def numbers(tree):
+    """Yield (name, value) of a module's public constants that are numbers, or tuples of numbers."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        pairs = [(target, getattr(node, "value", None))]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=True))
+        for name, value in pairs:
+            if isinstance(name, ast.Name) and name.id.isupper() and name.id[0] != "_" and is_number(value):
+                yield name.id, ast.unparse(value)
+
+
+def test_a_name_of_the_core_has_one_number():
+    values = defaultdict(set)
+    for module, (_, tree) in modules().items():
+        if module.startswith(tuple(f"roller_tvm.{folder}." for folder in CORE)):
+            for name, value in numbers(tree):
+                values[name].add((value, module))
+    assert not {name: found for name, found in values.items() if len({value for value, _ in found}) > 1}
+
+
+def test_two_numbers_of_one_name_are_seen():
+    tree = ast.parse("A = 1\nA, B = 2, (3, -4)\n_C = 5\nD = f(6)\ne = 7\nF: int = 1 << 8\nG = '9'")
+    assert list(numbers(tree)) == [("A", "1"), ("A", "2"), ("B", "(3, -4)"), ("F", "1 << 8")]

@@ -17,7 +17,7 @@ from roller_bench.files import build_seconds
 from roller_bench.learned import learned_order
 from roller_bench.results import Prepared
 from roller_bench.search import search
-from roller_bench.task import DEFAULT, OURS, OpenedTask, Order, first_right, plan_words, remarked
+from roller_bench.task import DEFAULT, OURS, OpenedTask, Order, first_right, remarked
 from roller_bench.timing import Timer, rounds_in_turns
 from roller_tvm.errors import RollerError, last_line
 from roller_tvm.ir import TensorExpression
@@ -218,4 +218,4 @@ def _measured(opened: OpenedTask, plans: list[tuple[Any, Any]], trials: int, spe
 def _found(
     opened: OpenedTask, path: Path, line: str, plan: Any, spent: float, trials: int, claimed: float, curve: list[Any]
 ) -> dict[str, Any]:
-    return opened.found(path, spent, trials, claimed, curve, line, plan_words(plan.plan), plan.seconds)
+    return opened.found(path, spent, trials, claimed, curve, line, plan.plan.words(whole=True), plan.seconds)

@@ -17,7 +17,7 @@ import numpy as np
 
 from roller_bench.files import CurveFile
 from roller_bench.learned import NAMES, machine_of, plan_features, train
-from roller_bench.task import OpenedTask, Searched, first_right, plan_words
+from roller_bench.task import OpenedTask, Searched, first_right
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, RollerError, UnsupportedOperator
 from roller_tvm.folders import work_folder
@@ -173,7 +173,7 @@ def search(opened: OpenedTask, trials: int) -> dict[str, Any]:
         if kernel is None:
             return {**found, "status": "failed", "reason": reason or "no plan works"}
         return opened.found(kernel, found["seconds"], len(tried), best.seconds, curve.points, measure.line(best.plan),
-                            plan_words(best.plan.plan), best.plan.seconds)  # fmt: skip
+                            best.plan.plan.words(whole=True), best.plan.seconds)  # fmt: skip
 
 
 def finalists_again(tried: Sequence[Tried], count: int, in_turns: Measure) -> list[Tried]:

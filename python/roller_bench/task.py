@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from roller_bench.cases import Case
 from roller_bench.files import keep_kernel, unrun, why_not_run, why_wrong, why_wrong_now
-from roller_tvm.roller.rprogram import Plan
 from roller_tvm.tuning.session import PLAIN
 from roller_tvm.tuning.supervise import Pool
 
@@ -251,28 +250,6 @@ def first_right(
             continue
         return candidate, path, reason
     return None, None, reason
-
-
-def plan_words(plan: Plan) -> str:
-    """Return a plan in one line: recipe and tiles of each nest, without axes of one iteration.
-
-    Examples
-    --------
-    >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.ir.operators import matmul
-    >>> from roller_tvm.planner import construct
-    >>> best = construct(matmul(m=64, n=64, k=64), load_device("a100"), top=1).best
-    >>> plan_words(best.plan).startswith("gpu.tiled shared(")
-    True
-    """
-    parts = []
-    for program in plan.programs:
-        extents = [" ".join(f"{axis}={e}" for axis, e in t.extents if e > 1) or "1" for t in program.tiles]
-        tiles = [f"{t.level}({own})" for t, own in zip(program.tiles, extents, strict=True)]
-        staged = [f"staged({' '.join(program.staged)})"] if program.staged else []
-        choices = [f"{name}={value}" for name, value in program.choices]
-        parts.append(" ".join([program.recipe, *tiles, *staged, *choices]))
-    return "; ".join([*map(str, plan.split_reductions), *parts])
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..te.numbering import PARTS, dtype_of_node
+from ..te.numbering import PARTS, SERIAL, dtype_of_node
 
-SERIAL, PARALLEL, UNROLLED = 0, 1, 3
 #: Statements that bind a name, of either line.
 LETS = ("LetStmt", "Bind")
 #: Name of the call that computes only one of two arguments.

@@ -19,7 +19,7 @@ from ..disk_cache import DiskCache, code_version, is_off
 from ..folders import cache_folder
 
 #: Size of the file, bytes: some ten thousand kernels.
-LIMIT_BYTES = 256 * 2**20
+KERNELS_BYTES = 256 * 2**20
 
 
 def kernel_cache() -> DiskCache | None:
@@ -31,7 +31,7 @@ def kernel_cache() -> DiskCache | None:
 def cache_in(folder: Path) -> DiskCache:
     """Return the cache in a folder."""
     path, remade = folder / "kernels.sqlite", "kernels are made again"
-    return DiskCache(path, "functions and kernels", remade, LIMIT_BYTES, lambda: code_version(""))
+    return DiskCache(path, "functions and kernels", remade, KERNELS_BYTES, lambda: code_version(""))
 
 
 def key_of(kind: str, *words: object) -> str:

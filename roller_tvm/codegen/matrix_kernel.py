@@ -18,15 +18,16 @@ import numpy as np
 
 from ..device.known import estimate
 from ..micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, ROWS, MatrixTiles
+from ..te.numbering import PARALLEL
 from ..tir.nodes import digits
 from .dialect import FIRST_LEVEL, SECOND_LEVEL, dialect_here
-from .flat import PARALLEL, in_order, loop_of
+from .flat import in_order, loop_of
 from .tile_unit import ROW_BYTES, TILE, TileUnit, widened
 
 #: Elements of a block of an operand: its parts, each of two tiles.
 OPERAND = PARTS * 2 * TILE
 #: Accumulators, by (half of the rows, half of the columns), and the tiles of the operands' halves.
-SUMS, LEFT, RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
+TOTALS, LEFT, RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
 #: Least bits of a float32, without its sign, that bfloat16 rounds to infinity.
 TOO_LARGE = 0x7F7F8000
 #: float32 of a vector of 512 bits, which all CPUs with such a unit have.
@@ -256,7 +257,7 @@ class MatrixKernel:
         """One block's tiles, over a chunk of the sum."""
         tir, depth, own = self.tir, self.tiles.blocks[2], self.tiles.depth_blocks
         row = (number if self.tiles.by_rows else i) * BLOCK
-        tiles = [(SUMS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
+        tiles = [(TOTALS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
         zero = self.in_order([self.unit.zero(tile) for tile, _ in tiles])
         if self.tiles.chunks > 1:
             loaded = self.in_order([self.unit.load(tile, self.sums, at, 4 * BLOCK) for tile, at in tiles])
@@ -289,7 +290,7 @@ class MatrixKernel:
                     ]
                 for h in range(halves):
                     for g in range(2):
-                        found.append(self.unit.multiply(SUMS[h][g], LEFT[h], RIGHT[g]))
+                        found.append(self.unit.multiply(TOTALS[h][g], LEFT[h], RIGHT[g]))
                         found += ahead[:each]
                         ahead = ahead[each:]
                 before = a, b

@@ -18,7 +18,7 @@ from tvm.script import tirx as T
 from tvm.tirx import Cast
 
 #: Rows and columns of the sums; lanes of a warp; sums that a lane holds, and their dtype.
-SIZE, LANES, SUMS, SUM_DTYPE = 16, 32, 8, "float32"
+SIZE, WARP, SUMS, SUM_DTYPE = 16, 32, 8, "float32"
 _ROUND = """
 __device__ __forceinline__ float roller_round_tf32(float x) {
   unsigned int rounded;
@@ -62,7 +62,7 @@ class Kind:
     @property
     def own(self) -> int:
         """Elements of an operand that a lane holds."""
-        return SIZE * self.depth // LANES
+        return SIZE * self.depth // WARP
 
     @property
     def ptx(self) -> str:
@@ -94,10 +94,10 @@ def load(kind: Kind, side: str, turned: bool) -> tuple[Any, Any]:
     @T.prim_func(s_tir=True)
     def described(to: T.handle, of: T.handle) -> None:
         tile = T.match_buffer(of, shape, dtype, align=64, offset_factor=depth, scope="shared.dyn")
-        held = T.match_buffer(to, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        held = T.match_buffer(to, (WARP, own), dtype, align=64, offset_factor=SIZE, scope="warp")
         with T.sblock("root"):
             T.reads(tile[0:rows, 0:columns])
-            T.writes(held[0:LANES, 0:own])
+            T.writes(held[0:WARP, 0:own])
             for i, j in T.grid(rows, columns):
                 with T.sblock("load"):
                     vi, vj = T.axis.remap("SS", [i, j])
@@ -148,11 +148,11 @@ def _by_matrices(kind: Kind, shape: tuple[int, int], swap: bool, row_of: Rows) -
         tile = T.match_buffer(
             of, shape, dtype, align=64, offset_factor=depth, scope="shared.dyn", strides=[stride, one]
         )
-        held = T.match_buffer(to, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        held = T.match_buffer(to, (WARP, own), dtype, align=64, offset_factor=SIZE, scope="warp")
         with T.sblock("root"):
             T.reads(tile[0:rows, 0:columns])
-            T.writes(held[0:LANES, 0:own])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+            T.writes(held[0:WARP, 0:own])
+            for lane in T.thread_binding(0, WARP, "threadIdx.x"):
                 T.evaluate(
                     T.ptx_legacy.ldmatrix(
                         swap, 4, ".b16", held.data, held.elem_offset + own * lane, tile.access_ptr("r"),
@@ -182,11 +182,11 @@ def _by_words(side: str) -> Any:
         tile = T.match_buffer(
             of, (depth, SIZE), dtype, align=64, offset_factor=depth, scope="shared.dyn", strides=[stride, one]
         )
-        held = T.match_buffer(to, (LANES, count), dtype, align=64, offset_factor=SIZE, scope="warp")
+        held = T.match_buffer(to, (WARP, count), dtype, align=64, offset_factor=SIZE, scope="warp")
         with T.sblock("root"):
             T.reads(tile[0:depth, 0:SIZE])
-            T.writes(held[0:LANES, 0:count])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+            T.writes(held[0:WARP, 0:count])
+            for lane in T.thread_binding(0, WARP, "threadIdx.x"):
                 for own in T.unroll(count):
                     held[lane, own] = rounded(tile[term(lane, own), outer(lane, own)])
 
@@ -217,52 +217,38 @@ def multiply(kind: Kind, left_turned: bool, right_turned: bool, swapped: bool = 
     def wide(x: Any) -> Any:
         return x if dtype == SUM_DTYPE else Cast(SUM_DTYPE, x)
 
+    def written(left: Any, right: Any) -> tuple[Any, Any]:
+        return (right, left) if swapped else (left, right)
 
     @T.prim_func(s_tir=True)
     def described(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, SUMS), SUM_DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        A = T.match_buffer(a, (WARP, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (WARP, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (WARP, SUMS), SUM_DTYPE, align=64, offset_factor=SIZE, scope="warp")
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:SUMS], A[0:LANES, 0:own], B[0:LANES, 0:own])
-            T.writes(C[0:LANES, 0:SUMS])
+            first, second = T.meta_var(written(A[0:WARP, 0:own], B[0:WARP, 0:own]))
+            T.reads(C[0:WARP, 0:SUMS], first, second)
+            T.writes(C[0:WARP, 0:SUMS])
             for i, j, k in T.grid(SIZE, SIZE, depth):
                 with T.sblock("product"):
                     vi, vj, vk = T.axis.remap("SSR", [i, j, k])
                     al, ao = T.meta_var(left(vi, vk))
                     bl, bo = T.meta_var(right(vj, vk))
                     cl, co = T.meta_var(of_sums(vi, vj))
-                    T.reads(C[cl, co], A[al, ao], B[bl, bo])
+                    x, y = T.meta_var(written(A[al, ao], B[bl, bo]))
+                    T.reads(C[cl, co], x, y)
                     T.writes(C[cl, co])
-                    C[cl, co] = C[cl, co] + wide(A[al, ao]) * wide(B[bl, bo])
-
-    @T.prim_func(s_tir=True)
-    def turned_around(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, SUMS), SUM_DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:SUMS], B[0:LANES, 0:own], A[0:LANES, 0:own])
-            T.writes(C[0:LANES, 0:SUMS])
-            for i, j, k in T.grid(SIZE, SIZE, depth):
-                with T.sblock("product"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    al, ao = T.meta_var(left(vi, vk))
-                    bl, bo = T.meta_var(right(vj, vk))
-                    cl, co = T.meta_var(of_sums(vi, vj))
-                    T.reads(C[cl, co], B[bl, bo], A[al, ao])
-                    T.writes(C[cl, co])
-                    C[cl, co] = C[cl, co] + wide(B[bl, bo]) * wide(A[al, ao])
+                    C[cl, co] = C[cl, co] + wide(x) * wide(y)
 
     @T.prim_func(s_tir=True)
     def implemented(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, own), dtype, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, SUMS), SUM_DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        A = T.match_buffer(a, (WARP, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (WARP, own), dtype, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (WARP, SUMS), SUM_DTYPE, align=64, offset_factor=SIZE, scope="warp")
         with T.sblock("root"):
-            T.reads(C[0:LANES, 0:SUMS], A[0:LANES, 0:own], B[0:LANES, 0:own])
-            T.writes(C[0:LANES, 0:SUMS])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+            T.reads(C[0:WARP, 0:SUMS], A[0:WARP, 0:own], B[0:WARP, 0:own])
+            T.writes(C[0:WARP, 0:SUMS])
+            for lane in T.thread_binding(0, WARP, "threadIdx.x"):
                 T.evaluate(
                     T.ptx_legacy.mma(
                         shape, "row", "col", name, name, "fp32", A.data, A.elem_offset + own * lane,
@@ -277,7 +263,7 @@ def multiply(kind: Kind, left_turned: bool, right_turned: bool, swapped: bool = 
                     )
                 )  # fmt: skip
 
-    return turned_around if swapped else described, implemented
+    return described, implemented
 
 
 #: Name -> (function that makes (description, implementation), its arguments).

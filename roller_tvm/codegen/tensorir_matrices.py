@@ -25,7 +25,7 @@ from .applier import StepApplier
 from .intrinsics import register
 
 #: Lanes of a warp: mma and ldmatrix spread a fragment of 16 x 16 elements of two bytes or more, eight to each lane.
-LANES = 32
+WARP = 32
 
 
 class TensorSteps(StepApplier):
@@ -232,7 +232,7 @@ def spread_over_warp(rows: int, columns: int) -> Any:
     def place(*index: Any) -> tuple[Any, ...]:
         *before, i, j = index
         row, column = i % rows, j % columns
-        if rows == LANES:  # bytes whose rows lie along the sum: words are made of four of them
+        if rows == WARP:  # bytes whose rows lie along the sum: words are made of four of them
             return (*before, i // rows, j // columns, row % 16 // 4 + column % 8 * 4,
                     column // 8 * 8 + row // 16 * 4 + row % 4)  # fmt: skip
         word = columns // 8

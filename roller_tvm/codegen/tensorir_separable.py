@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ..te.numbering import dtype_of_node
+from ..te.numbering import SERIAL, UNROLLED, VECTORIZED, dtype_of_node
 from ..te.quotient import nodes_of
 from ..tir.nodes import access_of, analyzer_of_tvm, key, structurally_equal
-from .flat import SERIAL, UNROLLED, in_order, kind_of, number_of
+from .flat import in_order, kind_of, number_of
 
-#: Kind of a loop that is one vector.
-_VECTOR = 2
 _COMPARED = {"EQ": "__eq__", "NE": "__ne__", "LT": "__lt__", "LE": "__le__", "GT": "__gt__", "GE": "__ge__"}
 _COMPUTED = {"Add": "__add__", "Sub": "__sub__", "Mul": "__mul__", "FloorMod": "__mod__", "FloorDiv": "__floordiv__"}
 
@@ -111,7 +109,7 @@ class _Sum:
     def of(cls, nest: _Nest) -> _Sum | None:
         """Return a nest as a sum that separates; None if it is none."""
         *unrolled, lane = nest.loops or (None,)
-        if len(unrolled) != 4 or int(lane.kind) != _VECTOR or any(int(loop.kind) != UNROLLED for loop in unrolled):
+        if len(unrolled) != 4 or int(lane.kind) != VECTORIZED or any(int(loop.kind) != UNROLLED for loop in unrolled):
             return None
         store = nest.store
         own = access_of(store.value.a) if kind_of(store.value) == "Add" else None

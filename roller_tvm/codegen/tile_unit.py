@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..device.matrix_unit import ASK, SYSTEM_CALL, TILES
+from ..device.matrix_unit import ASK, SYSTEM_CALL, TILE_STATE
 from ..micro_perf.matrix_unit import DEPTH, ROWS
 from .flat import loop_of
 
@@ -39,7 +39,7 @@ class TileUnit:
         from tvm import ir
 
         tir = self.tir
-        call = tir.call_extern("int64", "syscall", *(tir.const(n, "int64") for n in (SYSTEM_CALL, ASK, TILES)))
+        call = tir.call_extern("int64", "syscall", *(tir.const(n, "int64") for n in (SYSTEM_CALL, ASK, TILE_STATE)))
         told = "this process may not use the CPU's matrix unit; remedy: compile for -mattr=-amx-tile"
         kind, words = (ir.StringImm(text) for text in ("RuntimeError", told))
         return [tir.AssertStmt(call == 0, kind, [words])]

@@ -29,7 +29,7 @@ from roller_tvm.errors import ProfileError
 
 #: Function from (bytes of a vector, CPUs to use) to a context in which requests are measured.
 RunnerOf = Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]]
-FORMAT_VERSION = 2
+PROFILE_VERSION = 2
 #: Share by which a median below the best means that other programs used the machine.
 BUSY_SPREAD = 0.4
 
@@ -56,7 +56,7 @@ class CpuReport:
 def cache_path(facts: CpuFacts) -> Path:
     """Return the path of this CPU's profile; it depends on the model, our share of it and the benchmarks' version."""
     code = hashlib.sha256(SOURCE.read_bytes()).hexdigest() if SOURCE.is_file() else ""
-    key = [FORMAT_VERSION, facts.model, facts.machine, facts.simd.name, facts.machine_logical, facts.logical]
+    key = [PROFILE_VERSION, facts.model, facts.machine, facts.simd.name, facts.machine_logical, facts.logical]
     text = json.dumps([*key, facts.cores, [(c.level, c.bytes, c.shared_by) for c in facts.caches], code])
     return cache_folder() / f"cpu-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
@@ -145,7 +145,7 @@ def detected() -> CpuFacts:
 def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
     try:
         data = foreign.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT_VERSION:
+        if data["format"] != PROFILE_VERSION:
             raise ValueError(f"format {data['format']!r}")
         profile = CpuProfile.from_dict(data["profile"])
         problems = check_profile(facts, profile)
@@ -162,7 +162,7 @@ def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
 def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> Exception | None:
     """Write the profile atomically; return the error, or None."""
     data = {
-        "format": FORMAT_VERSION, "cpu": facts.model, "simd": facts.simd.name, "logical": facts.logical,
+        "format": PROFILE_VERSION, "cpu": facts.model, "simd": facts.simd.name, "logical": facts.logical,
         "cores": facts.cores, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "profile": profile.to_dict(),
     }  # fmt: skip

@@ -16,7 +16,7 @@ from roller_tvm.device.known import canonical
 from roller_tvm.device.spec import DeviceSpec
 
 #: Linux on x86-64: arch_prctl, which asks for the state of the tiles (ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA).
-SYSTEM_CALL, ASK, TILES = 158, 0x1023, 18
+SYSTEM_CALL, ASK, TILE_STATE = 158, 0x1023, 18
 
 
 def matrix_words() -> list[str]:
@@ -78,4 +78,4 @@ def tiles_granted() -> bool:
     """Return whether the system lets this process use tiles: Linux 5.16 or later on a CPU that has them."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
-    return int(ctypes.CDLL(None).syscall(SYSTEM_CALL, ASK, TILES)) == 0
+    return int(ctypes.CDLL(None).syscall(SYSTEM_CALL, ASK, TILE_STATE)) == 0

@@ -71,7 +71,7 @@ TENSOR_SHARE = 0.7
 #: Cycles for which a block's warps wait for one another at each step: two barriers, and what they waited for.
 MEETING_CYCLES = 250
 #: Share of a step's own chain (its copies' way, its products one after the other) that copies that run ahead leave.
-EXPOSED = 0.3
+CHAIN_EXPOSED = 0.3
 #: Cycles of a piece of neighbouring outputs that a warp stores, and the outputs of one: mma leaves four lanes a row,
 #: two outputs each, 16 bytes of half types. Whether a lane stores one or two at a time makes no difference.
 STORE_CYCLES, PIECE = 2.5, 8
@@ -113,7 +113,7 @@ PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
 FRAGMENT_ADDRESSES = 12
 #: Registers of a thread that stages nothing (compiled for sm_75 to sm_90): without a reduction; with one that is
 #: unrolled, loading all of it ahead, guards and all; with a loop.
-POINTWISE, UNROLLED, LOOP = 10, 14, 26
+POINTWISE_REGISTERS, UNROLLED_REGISTERS, LOOP_REGISTERS = 10, 14, 26
 PER_GUARD = 1.8
 #: Registers of a special function (exp, erf) beside its argument, one element at a time (compiled likewise).
 SPECIAL = 8

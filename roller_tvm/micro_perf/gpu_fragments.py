@@ -18,8 +18,8 @@ from .geometry import Geometry
 from .gpu import GpuRates, busiest_unit, overlapped, slowest_of, started
 from .gpu_constants import (
     ADDRESSES,
+    CHAIN_EXPOSED,
     DRAM_SHARE,
-    EXPOSED,
     FETCH_GUARD_OVERHEAD,
     FETCH_OVERHEAD,
     FRAGMENT_ADDRESSES,
@@ -232,7 +232,7 @@ def tensor_times(
     alone = _beside(multiplied, pipes["issue"], pipes["shared"]) * np.maximum(1.0, schedulers / warps)
     arrive = fetch_latency(device, rates, np.minimum(1.0, far / (moved * blocks * steps))) + pipes["l2"]
     # A load has the steps that it runs ahead to arrive in; of what is left, other blocks hide their share.
-    chain = np.where(pipelined, EXPOSED * (arrive / np.maximum(1, stages - 1) + alone), arrive + alone + waits)
+    chain = np.where(pipelined, CHAIN_EXPOSED * (arrive / np.maximum(1, stages - 1) + alone), arrive + alone + waits)
     busiest, waves = busiest_unit(device, blocks, resident)
     step = throughput + (MEETING_CYCLES + chain) / resident
     outputs = batch * m * n

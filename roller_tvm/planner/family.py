@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
-from ..ir import TensorExpression
+from ..ir import Stage, TensorExpression
 from ..ir.pattern import is_contraction
 from ..roller.features import NO_FEATURES, Features
 from .construction import RankedPlan
@@ -31,6 +30,7 @@ from .family_values import (
     Operator,
     PlanFamily,
     Rule,
+    longer_axes,
     packs_of,
     rules_for,
 )
@@ -41,7 +41,7 @@ from .plan_cache import plan_cache
 SIDES = 2
 #: Sizes of a batch that families are compared at; how much slower tiles of images may be predicted: the model takes
 #: weights for nearer than they are (512 to 512 channels, 3x3, eight images one by one: 1.6 times the time of a batch).
-BATCHES, ALIKE = (1, 2, 3, 5, 8, 13), 1.05
+BATCHES, NEARLY = (1, 2, 3, 5, 8, 13), 1.05
 
 
 def plan_families(
@@ -82,7 +82,7 @@ def plan_families(
         yield pictures
     elif pictures is not None:
         rest = _put_in(pictures, rest, [TYPICAL // 2])
-    yield from _put_in(planning.batches(), rest, BATCHES, ALIKE)
+    yield from _put_in(planning.batches(), rest, BATCHES, NEARLY)
 
 
 def _put_in(
@@ -126,12 +126,11 @@ class _Planning:
     def _all(self, extent: int) -> list[int]:
         return [extent if s else UNSLICED for s in self.sliced]
 
-    def _moved(self, stage: Callable[[TensorExpression], Any], at: int) -> str:
+    def _moved(self, stage: Callable[[TensorExpression], Stage], at: int) -> str:
         """Return the axis of a stage whose extent changes with that of an open axis, or ''."""
         few, more = self._all(2), self._all(2)
         more[at] += 1
-        pairs = zip(stage(self.operator(few)).axes, stage(self.operator(more)).axes, strict=True)
-        return next((a.name for a, b in pairs if a.extent != b.extent), "")
+        return next(iter(longer_axes(stage(self.operator(few)), stage(self.operator(more)))), "")
 
     def _plans(self, extents: Sequence[int], device: DeviceSpec | None = None) -> tuple[RankedPlan, ...]:
         try:

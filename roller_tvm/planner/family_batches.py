@@ -14,7 +14,7 @@ from .construction import RankedPlan
 from .family_values import Member, PlanFamily, Rule, packs_of
 
 #: Images of a tile.
-TILES = (1, 4)
+IMAGES = (1, 4)
 #: How many launches of a kernel one image must be worth.
 WORTH = 8
 
@@ -32,12 +32,12 @@ def batch_family(axis: str, plans: Plans, launch: float) -> PlanFamily | None:
     launch : float
         Seconds of a kernel's launch.
     """
-    one, *larger = TILES
+    one, *larger = IMAGES
     single = plans(one)
     if not single or single[0].seconds < WORTH * launch:
         return None
     found: dict[int, dict[tuple[Pack, ...], RankedPlan]] = {}
-    for size in TILES:
+    for size in IMAGES:
         found[size] = {packs_of(p): p for p in reversed(plans(size) if size > one else single)}
     shared = set.intersection(*(set(by) for by in found.values()))
     if not shared:

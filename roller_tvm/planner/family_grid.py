@@ -15,13 +15,13 @@ from ..errors import UnsupportedOperator
 from ..roller.features import NO_FEATURES, Features
 from .construct import forms
 from .construction import RankedPlan
-from .family_values import FEW, LOOKED_AT, TRIED, Member, Operator, PlanFamily, rules_for
+from .family_values import FEW, LOOKED_AT, TRIED, Member, Operator, PlanFamily, longer_axes, rules_for
 from .plan_cache import plan_cache
 
 #: Size that stands for the large ones: work for all units of a card.
-LARGE = 2048
+GRID_LARGE = 2048
 #: Elements along the last open axis that are tried as a tile where no plan tells a tile along it.
-TILES = (64, 16, 4)
+FUSED_TILES = (64, 16, 4)
 #: Choices of a program that say how large the operator is.
 SIZES = ("blocks",)
 
@@ -57,7 +57,7 @@ def grid_families(
         raise UnsupportedOperator(what, remedy="name the sizes (buckets)")
     planning = _Grid(operator, tuple(axes), device, features)
     known: set[tuple[int, ...]] = set()
-    for large, tile in planning.tiles(list(likely or [LARGE] * len(axes))):
+    for large, tile in planning.tiles(list(likely or [GRID_LARGE] * len(axes))):
         if tile not in known and len(known) < TRIED and (family := planning.family(large, tile)) is not None:
             known.add(tile)
             yield family
@@ -106,7 +106,7 @@ class _Grid:
                 yield large, tile
                 continue
             # Axes are fused: some elements of the last open one.
-            for last in TILES if len(large.plan.programs) == 1 else ():
+            for last in FUSED_TILES if len(large.plan.programs) == 1 else ():
                 yield large, (*[1] * (len(self.axes) - 1), last)
             yield large, (1,) * len(self.axes)
 
@@ -124,7 +124,7 @@ class _Grid:
                       if any(s.name == program.anchor for s in e.stages)]  # fmt: skip
             if len(stages) != 2:
                 return None
-            moved = [a.name for a, b in zip(stages[0].axes, stages[1].axes, strict=True) if a.extent != b.extent]
+            moved = longer_axes(*stages)
             if len(moved) != 1 or moved[0] not in extents:
                 return None
             found.append(extents[moved[0]])
@@ -153,7 +153,7 @@ class _Grid:
 
     def _made_so(self, large: RankedPlan, known: RankedPlan, extents: tuple[int, ...]) -> RankedPlan | None:
         """The tile with the programs of the large size, which it was not found by: too few blocks for the device."""
-        if self._tile(large, [LARGE] * len(extents)) != extents:
+        if self._tile(large, [GRID_LARGE] * len(extents)) != extents:
             return None
         form = next(forms(self.operator(extents), self.device, self.features))
         return replace(known, plan=replace(large.plan, expression=form.expression))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 from typing import Any
 
-from ..ir import TensorExpression
+from ..ir import Stage, TensorExpression
 from ..roller.steps import Pack, Step
 from .construction import RankedPlan
 from .lower import lower
@@ -28,6 +28,11 @@ FEW = 4
 LOOKED_AT, TRIED = 48, 4
 #: Sizes up to which each one is looked at; a range goes on while its tile takes at most this share more than the best.
 EACH, TOLERATED = 256, 1.1
+
+
+def longer_axes(few: Stage, more: Stage) -> list[str]:
+    """Return the axes of a stage that are longer, or shorter, for other extents of the open axes."""
+    return [a.name for a, b in zip(few.axes, more.axes, strict=True) if a.extent != b.extent]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from .construction import RankedPlan
 from .family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, packs_of
 
 #: Rows of a tile, columns in register tiles; the tile of a small picture.
-ROWS, REGISTERS, SMALL = (4, 8), (1, 2), (2, 4)
+HEIGHTS, REGISTERS, PICTURE_TILE = (4, 8), (1, 2), (2, 4)
 #: Narrower tiles, as parts of the widest; rows of the last band, in which how many do not matter any more.
-PARTS, BAND = (2, 4), 64
+NARROWER, BAND = (2, 4), 64
 #: Columns of a tile where a plan has no register tile, and sides of the picture that the register tile is taken from.
 COLUMNS, PICTURE = 8, 56
 
@@ -63,8 +63,8 @@ def window_family(
         return None
     best_tile = register(large[0])
     wide = max(1, best_tile[columns]) if best_tile is not None else COLUMNS
-    highs = ROWS if rows is not None else (1,)
-    small = [(tuple(t), {packs_of(p): p for p in reversed(plans(t))}) for t in (tile(*SMALL), tile(1, 1))]
+    highs = HEIGHTS if rows is not None else (1,)
+    small = [(tuple(t), {packs_of(p): p for p in reversed(plans(t))}) for t in (tile(*PICTURE_TILE), tile(1, 1))]
     tried = [
         (t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS) for p in plans(t)
         if packs_of(p) in small[-1][1]  # all tiles read constants that are packed in one way
@@ -75,7 +75,7 @@ def window_family(
     packs, wide = packs_of(best), extents[columns]
     high = extents[rows] if rows is not None else 1
     found = {tuple(extents): best}
-    for own in [tile(high, wide // part) for part in PARTS if wide // part > 1]:
+    for own in [tile(high, wide // part) for part in NARROWER if wide // part > 1]:
         same = next((p for p in plans(own) if packs_of(p) == packs), None)
         found |= {tuple(own): same} if same is not None else {}
     found |= {own: by[packs] for own, by in small if packs in by}

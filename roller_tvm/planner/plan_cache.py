@@ -25,7 +25,7 @@ from .construct import construct
 from .construction import Construction, RankedPlan
 
 #: Size of the file, bytes: some ten thousand operators.
-LIMIT_BYTES = 64 * 2**20
+PLANS_BYTES = 64 * 2**20
 #: Folders whose code decides what a plan is.
 CODE = ("ir", "roller", "micro_perf", "recipes", "planner")
 
@@ -51,7 +51,7 @@ class PlanCache:
     True
     """
 
-    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, folder: Path, limit_bytes: int = PLANS_BYTES) -> None:
         path, remade = folder / "plans.sqlite", "plans are constructed again"
         self.disk = DiskCache(path, "plans of operators", remade, limit_bytes, lambda: version())
 

@@ -19,6 +19,7 @@ from typing import Any
 from ..device import DeviceSpec
 from ..device.known import estimate
 from ..errors import UnsupportedOperator
+from ..te.numbering import PARALLEL
 from .fusion_plan import FusionPlan, Part
 from .memory import Live, MemoryRule, in_order, peak_bytes, size
 from .roperator import DataFlowGraph, Phase, RKernel, ROperator
@@ -29,7 +30,7 @@ from .veu import VDevice
 
 POLICY = "side by side"
 #: Most chunks of an operator to share out one by one; with more, no thread is left idle and nothing can be gained.
-MANY = 4096
+CHUNKS_MOST = 4096
 
 
 def plan_regions(
@@ -64,7 +65,7 @@ def plan_regions(
     live = Live(graph, frozenset(kept))
     parts: list[Part] = []
     for wave in graph.waves:
-        many = {o.name: n for o in wave if (n := max(p.tasks for p in o.fastest.phases)) > MANY}
+        many = {o.name: n for o in wave if (n := max(p.tasks for p in o.fastest.phases)) > CHUNKS_MOST}
         free = [o for o in wave if o.name not in apart and o.name not in many]
         for group in [*_groups(free, device), *([o] for o in wave if o not in free)]:
             names = [o.name for o in group]
@@ -194,14 +195,13 @@ def region_program(chosen: tuple[tuple[str, RKernel], ...], device: DeviceSpec) 
     return builder.build()
 
 
-_PARALLEL = 1
 _REMEDY = "it stays a function of its own"
 _NESTS = ("For", "BufferStore", "IfThenElse")
 
 
 def is_parallel(statement: Any) -> bool:
     """Return whether a statement is a loop whose iterations are shared out over threads."""
-    return type(statement).__name__ == "For" and int(statement.kind) == _PARALLEL
+    return type(statement).__name__ == "For" and int(statement.kind) == PARALLEL
 
 
 def check_nest(statement: Any, name: str) -> None:

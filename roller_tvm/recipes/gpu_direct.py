@@ -26,13 +26,13 @@ from ..micro_perf.gpu_constants import (
     IN_FLIGHT,
     LOAD_GUARD_OVERHEAD,
     LOAD_OVERHEAD,
-    LOOP,
+    LOOP_REGISTERS,
     OUTPUT_OVERHEAD,
     PER_GUARD,
-    POINTWISE,
+    POINTWISE_REGISTERS,
     SPECIAL,
     UNROLL_MOST,
-    UNROLLED,
+    UNROLLED_REGISTERS,
     WINDOW_IN_FLIGHT,
 )
 from ..micro_perf.gpu_kernel import fetch_latency
@@ -265,15 +265,15 @@ def direct_registers(nest: GpuNest, thread: Array, items: Array, vector: Array) 
         ahead = vector * items * sum(1.0 + PER_GUARD * op.guarded for op in geometry.operands)
         inside = any(op.functions for op in geometry.operands)
         special = inside or geometry.stage.functions or geometry.epilogue_functions
-        return POINTWISE + vector + np.ceil(ahead).astype(np.int64) + (SPECIAL if special else 0)
+        return POINTWISE_REGISTERS + vector + np.ceil(ahead).astype(np.int64) + (SPECIAL if special else 0)
     if prod(geometry.extents[i] for i in geometry.reduce) > UNROLL_MOST:
-        return LOOP + vector * (1 + len(geometry.operands))
+        return LOOP_REGISTERS + vector * (1 + len(geometry.operands))
     own = thread.copy()
     own[nest.inner] = nest.extents[nest.inner]
     loads = np.zeros(len(vector))
     for op, elements in zip(geometry.operands, nest.elements(nest.boxes(own)), strict=True):
         loads += elements * (1 + PER_GUARD * op.guarded)
-    return np.maximum(LOOP, UNROLLED + vector + np.ceil(loads).astype(np.int64))
+    return np.maximum(LOOP_REGISTERS, UNROLLED_REGISTERS + vector + np.ceil(loads).astype(np.int64))
 
 
 def _rows_read(nest: GpuNest, boxes: Array, tiles: Array) -> Array:

@@ -23,7 +23,7 @@ from ..ir import TensorExpression
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, instructions, sectors
-from ..micro_perf.gpu_constants import LOAD_GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
+from ..micro_perf.gpu_constants import LOAD_GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP_REGISTERS, OUTPUT_OVERHEAD
 from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
@@ -124,7 +124,7 @@ def unrolled_registers(geometry: Geometry) -> int:
     """Return the registers of a thread: its inputs, its outputs, addresses."""
     own = own_tile(geometry)
     held = sum(op.elements(own) for op in geometry.operands if not op.computed)
-    return LOOP + held + prod(own[i] for i in geometry.spatial)
+    return LOOP_REGISTERS + held + prod(own[i] for i in geometry.spatial)
 
 
 def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threads: int) -> ProgramEstimate | None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..codegen.dialect import Dialect
-from ..codegen.flat import PARALLEL, loop_of
+from ..codegen.flat import loop_of
+from ..te.numbering import PARALLEL
 from .activations import activated, clipped
 from .cell import Recurrence
 from .tiles import Tiles

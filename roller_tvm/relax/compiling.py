@@ -19,11 +19,12 @@ from tvm import relax
 from tvm.relax import vm_build
 from tvm.support import cc
 
-from ..codegen.flat import UNROLLED, children, kind_of, number_of
+from ..codegen.flat import children, kind_of, number_of
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import check_space, work_folder
 from ..forks import may_fork, shared
 from ..progress import counted
+from ..te.numbering import UNROLLED
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .contexts import context_like
 from .marks import MATRIX

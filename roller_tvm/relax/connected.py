@@ -27,7 +27,6 @@ from ..tir.open_axes import number
 from ..tir.shared_axes import SharedAxes, shared_axes
 from ..tuning.candidates import Candidates
 from ..tuning.explorable import FEWER
-from ..tuning.model_report import plan_words
 from .candidates import TOP, make_candidates, seconds_alone
 from .chain_kernels import plain_chain, together
 from .dataflow import Block, read_blocks
@@ -211,7 +210,7 @@ class ConnectTiles:
         return put(builder.get(), blocks) if known else given
 
     def _tell(self, name: str, found: _Found, kept: bool) -> None:
-        plan = "; ".join(plan_words(one.plans[0].ranked.plan) for one in found.way.found)
+        plan = "; ".join(one.plans[0].ranked.plan.words() for one in found.way.found)
         told = f"{found.way.label}: {plan}"
         self.notes.append(Note(name, "connected", found.way.seconds * 1e6, plan=told))
         self.chains[name] = found.chain, found.way

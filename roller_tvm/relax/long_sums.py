@@ -23,7 +23,7 @@ from .dataflow import static_tensor
 from .devices import device_of, find_target
 
 #: Share of a product's time at the FMA peak that cutting it must save.
-GAIN = 0.1
+SAVED = 0.1
 #: Times that a partial result is moved: read before it is written, written, read.
 PASSES = 3
 #: Vectors of a panel of the constant.
@@ -61,7 +61,7 @@ def parts_of(rows: int, terms: int, columns: int, device: DeviceSpec) -> int:
     whole = ceil(rows / max(1, int(cache / (4 * terms)))) * 4 * terms * columns
     cut = 4 * terms * columns + PASSES * (count - 1) * 4 * rows * columns
     saved = (whole - cut) / behind.bandwidth_gbps
-    return count if saved > GAIN * 2 * rows * terms * columns / device.peak("float32") else 1
+    return count if saved > SAVED * 2 * rows * terms * columns / device.peak("float32") else 1
 
 
 @tvm.transform.module_pass(opt_level=0, name="CutLongSums")

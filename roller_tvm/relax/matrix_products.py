@@ -21,7 +21,7 @@ from .constants import array_of
 from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .marks import MATRIX
-from .modules import is_prim_func
+from .modules import called_tir, changed_by, is_prim_func
 from .schedule import Note, kernel_like
 
 #: Ends the name of a function on the unit.
@@ -67,13 +67,11 @@ class MatrixProducts:
         if not (chosen := self._all_chosen(mod)):
             return mod
         changer = _Changer(mod, chosen)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                changer.builder_.update_func(var, changer.visit_expr(func))
+        changed = changed_by(changer, mod)
         for var, made in changer.made.items():
             tiles = chosen[var].tiles
             self.notes.append(Note(str(made.name_hint), "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
-        return without_dead_code(changer.builder_.get())
+        return without_dead_code(changed)
 
     def chosen(self, mod: Any) -> set[str]:
         """Return the names of the functions that it would replace."""
@@ -130,7 +128,7 @@ class _Changer(relax.PyExprMutator):
 
     def visit_call_(self, op: Any) -> Any:
         op = self.visit_expr_post_order(op)
-        called: Any = op.args[0] if getattr(op.op, "name", "") == "relax.call_tir" else None
+        called = called_tir(op)
         if called not in self.chosen:
             return op
         chosen, arguments = self.chosen[called], list(op.args[1].fields)

@@ -19,7 +19,7 @@ from .dataflow import used_variables
 from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .marks import PLANNED
-from .modules import is_prim_func
+from .modules import called_tir, changed_by, is_prim_func
 from .structures import Function
 
 #: How much faster a function must be predicted: the model's error, and views of its tensors.
@@ -53,11 +53,7 @@ class MergeAxes:
         chosen = {var: one for var, one in chosen.items() if str(var.name_hint) not in self.without}
         if not chosen:
             return mod
-        changer = _Changer(mod, chosen)
-        for var, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                changer.builder_.update_func(var, changer.visit_expr(func))
-        return without_dead_code(changer.builder_.get())
+        return without_dead_code(changed_by(_Changer(mod, chosen), mod))
 
     def _chosen(self, func: Any) -> MergedFunction | None:
         if any((func.attrs or {}).get(mark) for mark in PLANNED) or (func.attrs or {}).get("tirx.is_scheduled"):
@@ -94,7 +90,7 @@ class _Changer(relax.PyExprMutator):
         op = self.visit_expr_post_order(op)
         if self.stays:
             return op
-        called: Any = op.args[0] if getattr(op.op, "name", "") == "relax.call_tir" else None
+        called = called_tir(op)
         if called not in self.chosen or len(op.ty_args) != 1 or not isinstance(op.ty_args[0], relax.TensorType):
             return op
         found, (kind,) = self.chosen[called], op.ty_args
@@ -117,7 +113,6 @@ def _joined(mod: Any) -> set[int]:
     for _, func in mod.functions_items():
         blocks = func.body.blocks if isinstance(func, relax.Function) else ()
         for binding in (one for block in blocks for one in block.bindings):
-            call = binding.value
-            if getattr(getattr(call, "op", None), "name", "") == "relax.call_tir" and joined_by(mod[call.args[0]]):
-                found.update(key(variable) for variable in (binding.var, *used_variables(call)))
+            if (called := called_tir(binding.value)) is not None and joined_by(mod[called]):
+                found.update(key(variable) for variable in (binding.var, *used_variables(binding.value)))
     return found

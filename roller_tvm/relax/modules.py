@@ -14,6 +14,11 @@ def is_prim_func(func: Any) -> bool:
     return type(func).__name__ == "PrimFunc"
 
 
+def called_tir(call: Any) -> Any:
+    """Return the variable of the PrimFunc that ``relax.call_tir`` calls; None of any other expression."""
+    return call.args[0] if getattr(getattr(call, "op", None), "name", "") == "relax.call_tir" else None
+
+
 def with_functions(mod: Any, functions: Mapping[Any, Any]) -> Any:
     """A module with functions added or replaced."""
     changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
@@ -48,3 +53,16 @@ def each_function(mod: Any, made: Callable[[Any], Any], primitive: bool = True) 
             if not new.same_as(func):
                 changed[var] = new
     return with_functions(mod, changed) if changed else mod
+
+
+def changed_by(changer: Any, mod: Any) -> Any:
+    """A module with what a ``PyExprMutator`` makes of each Relax function, and the functions that it adds.
+
+    Examples
+    --------
+    >>> same = changed_by(relax.PyExprMutator(mod), mod)
+    """
+    for var, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            changer.builder_.update_func(var, changer.visit_expr(func))
+    return changer.builder_.get()

@@ -12,8 +12,7 @@ from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import MeasureError, RollerError, UnsupportedOperator
 from ..planner.family import plan_families
-from ..planner.family_grid import LARGE as GRID_LARGE
-from ..planner.family_grid import grid_families
+from ..planner.family_grid import GRID_LARGE, grid_families
 from ..planner.family_values import LARGE, TYPICAL, Member, PlanFamily
 from ..roller.features import Features
 from ..te.quotient import nodes_of

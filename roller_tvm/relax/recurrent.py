@@ -23,7 +23,7 @@ from ..recurrences.weights import in_other_blocks, prepared
 from .constants import array_of
 from .devices import device_of, find_target
 from .marks import RECURRENCE
-from .modules import each_function, with_functions
+from .modules import called_tir, each_function, with_functions
 from .schedule import SCHEDULED, Note
 
 
@@ -183,7 +183,7 @@ class _Packing(relax.PyExprMutator):
 
     def visit_call_(self, op: Any) -> Any:
         op = super().visit_call_(op)
-        called = op.args[0] if getattr(op.op, "name", "") == "relax.call_tir" else None
+        called = called_tir(op)
         if called not in self.tiles:
             return op
         tiles, layer = self.tiles[called], self.layers[called]

@@ -30,7 +30,7 @@ from ..tir.nodes import parameters, tensors_of
 from ..tir.open_axes import is_open
 from ..tuning.candidates import Candidates
 from ..tuning.internal import internal_error
-from ..tuning.model_report import KernelPlan, plan_words
+from ..tuning.model_report import KernelPlan
 from .candidates import make_candidates
 from .devices import device_of, find_target
 from .kept_schedules import KeptSchedule
@@ -343,7 +343,7 @@ def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
             continue
         plan = candidate.ranked.plan
         recipes = " + ".join(dict.fromkeys(p.recipe for p in plan.programs))
-        return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6, plan=plan_words(plan))
+        return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6, plan=plan.words())
     return None, Note(name, reason=found.why_none())
 
 

@@ -14,7 +14,7 @@ from roller_tvm.micro_perf.plain import plain_seconds
 from roller_tvm.progress import counted
 from roller_tvm.relay.candidates import make_candidates
 from roller_tvm.relay.tasks import short_name, task_of
-from roller_tvm.tuning.model_report import KernelPlan, plan_words
+from roller_tvm.tuning.model_report import KernelPlan
 
 #: Plans tried if the first ones cannot be applied.
 TOP = 4
@@ -54,4 +54,4 @@ class Planner:
             seconds = plain_seconds(task.flops, size, self.device)
             return None, KernelPlan(name, "tvm", predicted_s=seconds, reason=found.why_none())
         candidate, state = first
-        return state, KernelPlan(name, "planned", plan_words(candidate.ranked.plan), candidate.ranked.seconds)
+        return state, KernelPlan(name, "planned", candidate.ranked.plan.words(), candidate.ranked.seconds)

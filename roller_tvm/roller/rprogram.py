@@ -87,6 +87,14 @@ class RProgram:
         start = prefix + ":"
         return {k[len(start):]: v for k, v in self.choices if k.startswith(start)}
 
+    def words(self, whole: bool = False) -> str:
+        """Return recipe and tiles in one line; see `Plan.words`."""
+        extents = [" ".join(f"{a}={e}" for a, e in t.extents if e > 1) or "1" for t in self.tiles]
+        parts = [self.recipe, *(f"{t.level}({own})" for t, own in zip(self.tiles, extents, strict=True))]
+        if whole and self.staged:
+            parts.append(f"staged({' '.join(self.staged)})")
+        return " ".join([*parts, *(f"{k}={v}" for k, v in self.choices if whole)])
+
     def blocks(self, stage: Stage) -> int:
         """Return the number of outermost tiles that cover the stage's spatial axes."""
         return prod(ceil(a.extent / self.tiles[0][a.name]) for a in stage.spatial)
@@ -173,6 +181,26 @@ class Plan:
             for tile in program.tiles:
                 if tile.shape.keys() != stage.extents.keys():
                     raise ValueError(f"rTile {tile} does not name the axes of '{stage.name}': {list(stage.extents)}")
+
+    def words(self, whole: bool = False) -> str:
+        """Return the plan in one line: recipe and tiles of each nest, without axes of one iteration.
+
+        Parameters
+        ----------
+        whole : bool
+            Whether split reductions, staged inputs and choices are told too, which tell an operator's plans apart.
+
+        Examples
+        --------
+        >>> from roller_tvm.ir.named import operator
+        >>> tile = RTile("register", (("i0", 4), ("i1", 1)))
+        >>> program = RProgram("cpu.direct", "relu", "relu", (tile,), choices=(("vector:i0", 4),))
+        >>> plan = Plan(operator("relu", shape=(8, 3)), "cpu", (program,))
+        >>> plan.words(), plan.words(whole=True)
+        ('cpu.direct register(i0=4)', 'cpu.direct register(i0=4) vector:i0=4')
+        """
+        split = self.split_reductions if whole else ()
+        return " + ".join([*map(str, split), *(p.words(whole) for p in self.programs)])
 
     def __str__(self) -> str:
         head = f"{self.expression.name} on {self.device}"

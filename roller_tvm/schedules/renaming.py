@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from ..ir import Stage, TensorExpression
+from ..ir import TensorExpression
 from ..roller.loops import source_loops
 from ..roller.steps import CacheRead, CacheWrite, ComputeAt, RFactor, Step
 from .names import Loops
@@ -28,13 +28,11 @@ def renamed(script: Script, old: TensorExpression, new: TensorExpression) -> Scr
     >>> print(renamed(Script.read("relu.parallel(i0)"), one, other))
     transpose.parallel(i0)  # II  hardware
     """
-    pairs = _pairs(old, new, "write the script in the names of --line's own plan: --measure --schedule")
-    names = {x.name: y.name for x, y in pairs} | {
-        x.name: y.name for x, y in zip(old.inputs, new.inputs, strict=True)
-    }  # fmt: skip
+    names = _names(old, new, "write the script in the names of --line's own plan: --measure --schedule")
     loops = {
-        x.name: dict(zip(source_loops(x.axes), source_loops(y.axes), strict=True)) for x, y in pairs
-    }  # fmt: skip
+        x.name: dict(zip(source_loops(x.axes), source_loops(y.axes), strict=True))
+        for x, y in zip(old.stages, new.stages, strict=True)
+    }
     steps = []
     for step in script.steps:
         steps.append(_renamed(step, names, loops))
@@ -66,9 +64,7 @@ def names_in(
     >>> names_in({"data": 2, "relu": (["a", "b"], [])}, *[operator("relu", shape=(4, 8))] * 2)[1]
     {'data': 2, 'relu': (['i0', 'i1'], [])}
     """
-    pairs = _pairs(old, new, "leave out --of: its own names are right for comparing records of one tuner")
-    inputs = zip(old.inputs, new.inputs, strict=True)
-    names = {x.name: y.name for x, y in pairs} | {x.name: y.name for x, y in inputs}
+    names = _names(old, new, "leave out --of: its own names are right for comparing records of one tuner")
     made: dict[str, Loops] = {}
     for name, loops in own.items():
         made[names.get(name, name)] = loops
@@ -81,13 +77,13 @@ def names_in(
     return names, made
 
 
-def _pairs(old: TensorExpression, new: TensorExpression, remedy: str) -> list[tuple[Stage, Stage]]:
-    """Return the stages of two readings side by side."""
-    pairs = list(zip(old.stages, new.stages, strict=False))
-    same = len(old.stages) == len(new.stages) and len(old.inputs) == len(new.inputs)
-    if not same or any([a.extent for a in x.axes] != [a.extent for a in y.axes] for x, y in pairs):
+def _names(old: TensorExpression, new: TensorExpression, remedy: str) -> dict[str, str]:
+    """Return the names of one reading's stages and inputs in the other."""
+    extents = [[[axis.extent for axis in stage.axes] for stage in reading.stages] for reading in (old, new)]
+    if extents[0] != extents[1] or len(old.inputs) != len(new.inputs):
         raise ScheduleError("TVM reads this operator in other stages than 'plan' does without it", old.name, remedy)
-    return pairs
+    inputs = {x.name: y.name for x, y in zip(old.inputs, new.inputs, strict=True)}
+    return inputs | {x.name: y.name for x, y in zip(old.stages, new.stages, strict=True)}
 
 
 def _renamed(step: Step, names: dict[str, str], loops: dict[str, dict[str, str]]) -> Step:

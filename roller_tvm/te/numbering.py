@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Kinds of loops, in the order of TVM's `ForKind`.
+SERIAL, PARALLEL, VECTORIZED, UNROLLED = range(4)
 #: Fields that hold the subexpressions of a node; kinds not listed are variables, constants, reads, calls or unknown.
 PARTS = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"), ("a", "b")),

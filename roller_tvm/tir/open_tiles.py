@@ -20,14 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..te.numbering import PARALLEL, SERIAL, VECTORIZED
 from .nodes import REDUCTION, accesses, analyzer_of_tvm, buffer_of, key, root_of, tensors_of, variables
 from .open_axes import OpenAxes, like, number
 from .open_choice import TiledKernel, packs
 from .open_grid import on_grid, require_alignment
 from .open_places import Places, loops, realized, refused
-from .open_vectors import PARALLEL, OpenVectors
-
-SERIAL, VECTOR = 0, 2
+from .open_vectors import OpenVectors
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class _Tiling:
         body = rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
         moving = [at for at in range(len(self.axes.axes)) if self.places.moves(at)]
         if self.grid:
-            every = [loop for loop in loops(self.vectors.body) if int(loop.kind) == VECTOR]
+            every = [loop for loop in loops(self.vectors.body) if int(loop.kind) == VECTORIZED]
             require_alignment(self.blocks, every, self.params | replaced)
             body = on_grid(body, lambda: [self._tile(at) for at in moving])
         for at in () if self.grid else reversed(moving):
@@ -218,7 +217,8 @@ class _Tiling:
                 if at is None or self.places.moves(at) or (str(block.name_hint), key(iv.var)) in known:
                     continue
                 own = [v for v in variables(value) if v in every and number(every[v].extent) != 1]
-                if len(own) != 1 or number(every[own[0]].extent) != self.extents[at] or int(every[own[0]].kind) > 1:
+                loop = every[own[0]] if len(own) == 1 else None
+                if loop is None or number(loop.extent) != self.extents[at] or int(loop.kind) > PARALLEL:
                     raise refused(f"axis '{iv.var.name}' of block '{block.name_hint}' is cut in tiles")
                 found[own[0]] = self.axes.axes[at].extent
         return found

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..te.numbering import PARALLEL
 from .nodes import REDUCTION, accesses, buffer_of, key
 from .open_axes import number
 from .open_places import Places, loops, realized, refused, vector_and_lane
-
-#: Loops of this kind or below run one iteration after the other, or in parallel.
-PARALLEL = 1
 
 
 class OpenVectors:

@@ -217,21 +217,6 @@ def report_of(path: Path) -> ModelReport:
         return ModelReport(f"the target of {path.name}")
 
 
-def plan_words(plan: Any) -> str:
-    """Return the recipe and tiles of a `plan.program.Plan` in one line.
-
-    Examples
-    --------
-    >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.ir.named import operator
-    >>> from roller_tvm.planner import construct
-    >>> best = construct(operator("matmul", m=64, n=64, k=64), load_device("v100"), 1).best
-    >>> plan_words(best.plan).split()[0]
-    'gpu.tiled'
-    """
-    return " + ".join(" ".join([program.recipe, *map(str, program.tiles)]) for program in plan.programs)
-
-
 def _schedule(plan: KernelPlan | None) -> str:
     if plan is None:
         return ""

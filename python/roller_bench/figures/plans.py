@@ -12,7 +12,6 @@ from typing import Any
 from roller_bench.cases import Case
 from roller_bench.files import why_wrong
 from roller_bench.search import every_plan
-from roller_bench.task import plan_words
 from roller_bench.timing import rounds_in_turns, typical
 from roller_tvm.device import cpu_device, default_cpu_target
 from roller_tvm.errors import BadInput
@@ -75,7 +74,7 @@ def _costs(args: argparse.Namespace) -> int:
     for ranked, fault, taken in zip(plans, faults, rounds, strict=True):
         predicted, seconds = ranked.seconds * 1e6, typical(taken) * 1e6
         pairs.append((predicted, seconds))
-        told = plan_words(ranked.plan) + (f"  WRONG ANSWER, {fault}" if fault else "")
+        told = ranked.plan.words(whole=True) + (f"  WRONG ANSWER, {fault}" if fault else "")
         print(f"{predicted:>12.1f} {seconds:>9.1f} {seconds / predicted:>6.2f}  {told}", flush=True)
     best = min(seconds for _, seconds in pairs)
     print(f"measured over predicted: geomean {geomean([m / p for p, m in pairs]):.2f}; rank correlation "

@@ -11,10 +11,9 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...te.numbering import dtype_of_node
+from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import (
-    SERIAL,
     Memory,
     Sum,
     access_of,

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...te.numbering import dtype_of_node
+from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import (
     LETS,
-    SERIAL,
     Memory,
     Sum,
     access_of,

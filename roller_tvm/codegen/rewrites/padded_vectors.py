@@ -12,8 +12,9 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from ...te.numbering import SERIAL
 from ..dialect import Dialect
-from ..flat import CHOICE, SERIAL, Memory, called, kind_of, names_of, nests, number_of, parts_of, statements
+from ..flat import CHOICE, Memory, called, kind_of, names_of, nests, number_of, parts_of, statements
 from .flat_vectors import Scalar, held
 from .peeled_loops import in_parts, runs
 from .scalar_lanes import Lanes, lanes_of

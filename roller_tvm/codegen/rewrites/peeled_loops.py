@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...te.numbering import dtype_of_node
+from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import (
     CHOICE,
-    SERIAL,
     called,
     gathered,
     in_order,

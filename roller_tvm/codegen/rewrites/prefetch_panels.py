@@ -19,21 +19,9 @@ from math import ceil, prod
 from typing import Any
 
 from ...device.known import estimate
+from ...te.numbering import PARALLEL
 from ..dialect import SECOND_LEVEL, Dialect
-from ..flat import (
-    PARALLEL,
-    Memory,
-    Sum,
-    access_of,
-    kind_of,
-    loads_of,
-    names_of,
-    nests,
-    number_of,
-    statements,
-    sum_of,
-    with_body,
-)
+from ..flat import Memory, Sum, access_of, kind_of, loads_of, names_of, nests, number_of, statements, sum_of, with_body
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
