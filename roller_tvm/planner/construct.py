@@ -8,12 +8,14 @@ micro-performance model* and not the first found.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import ceil
 
 from ..device import DeviceSpec
-from ..errors import UnsupportedOperator
+from ..errors import RollerError, UnsupportedOperator
+from ..internal import internal_error
 from ..ir import TensorExpression
 from ..ir.fuse import fuse_axes
 from ..ir.parts import share_parts
@@ -126,7 +128,10 @@ class Choice:
 
 def fitting(ctx: Context) -> tuple[list[Recipe], list[Recipe]]:
     """Return the recipes that suit a nest, and those to try if none of these finds a program."""
-    fits = {recipe: recipe.applies(ctx) for recipe in RECIPES.values()}
+    fits: dict[Recipe, Fit] = {}
+    for recipe in RECIPES.values():
+        with _others_go_on(recipe, ctx):
+            fits[recipe] = recipe.applies(ctx)
     return [r for r, fit in fits.items() if fit is Fit.YES], [r for r, fit in fits.items() if fit is Fit.LAST_RESORT]
 
 
@@ -136,8 +141,10 @@ def nest_programs(ctx: Context, top: int) -> tuple[list[Candidate], float]:
     used = 0.0
     for recipes in fitting(ctx):
         for recipe in recipes:
+            found: list[Candidate] = []
             for eps in EPS if recipe.relaxes else EPS[:1]:
-                found = recipe.candidates(replace(ctx, eps=eps) if eps else ctx, top)
+                with _others_go_on(recipe, ctx):
+                    found = recipe.candidates(replace(ctx, eps=eps) if eps else ctx, top)
                 used = max(used, eps)
                 if len(found) >= top:
                     break
@@ -145,6 +152,17 @@ def nest_programs(ctx: Context, top: int) -> tuple[list[Candidate], float]:
         if ranked:
             break
     return ranked, used
+
+
+@contextmanager
+def _others_go_on(recipe: Recipe, ctx: Context) -> Iterator[None]:
+    """Report a bug of a recipe, with the operator, and go on without its candidates."""
+    try:
+        yield
+    except RollerError:
+        raise
+    except Exception as error:  # a bug of this recipe; the others are used
+        internal_error(error, f"recipe {recipe.name}", ctx.geometry.expression)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError, TargetError, UnsupportedOperator
 from ..forks import shared
+from ..internal import internal_error
 from ..ir.stage import DTYPE_BYTES
 from ..micro_perf.plain import plain_seconds
 from ..models import last_line
@@ -29,7 +30,6 @@ from ..te.numbering import dtype_of_node
 from ..tir.nodes import parameters, tensors_of
 from ..tir.open_axes import is_open
 from ..tuning.candidates import Candidates
-from ..tuning.internal import internal_error
 from ..tuning.model_report import KernelPlan
 from .candidates import make_candidates
 from .devices import device_of, find_target

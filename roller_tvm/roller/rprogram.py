@@ -192,7 +192,7 @@ class Plan:
 
         Examples
         --------
-        >>> from roller_tvm.ir.named import operator
+        >>> from roller_tvm.ir.operators import operator
         >>> tile = RTile("register", (("i0", 4), ("i1", 1)))
         >>> program = RProgram("cpu.direct", "relu", "relu", (tile,), choices=(("vector:i0", 4),))
         >>> plan = Plan(operator("relu", shape=(8, 3)), "cpu", (program,))

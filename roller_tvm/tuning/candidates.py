@@ -9,6 +9,7 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
+from roller_tvm.internal import internal_error
 from roller_tvm.ir.expression import TensorExpression
 from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.gpu_variants import plan_variants
@@ -16,7 +17,6 @@ from roller_tvm.planner.lower import lower
 from roller_tvm.planner.plan_cache import plan_cache
 from roller_tvm.roller.features import Features
 from roller_tvm.roller.steps import Step
-from roller_tvm.tuning.internal import internal_error
 
 Steps = tuple[Step, ...]
 

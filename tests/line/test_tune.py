@@ -11,9 +11,9 @@ pytestmark = pytest.mark.te
 pytest.importorskip("tvm")
 
 from roller_tvm.errors import MeasureError, NothingTuned  # noqa: E402
+from roller_tvm.internal import InternalError  # noqa: E402
 from roller_tvm.planner import plan_cache  # noqa: E402
 from roller_tvm.tuning import candidates, results  # noqa: E402
-from roller_tvm.tuning.internal import InternalError  # noqa: E402
 from roller_tvm.tuning.supervise import Reply, Worker  # noqa: E402
 
 from .subjects import THEIRS, quick  # noqa: E402

@@ -87,7 +87,9 @@ def test_every_plan(graph: DataFlowGraph, policy: str, launch: str) -> None:
     if plan.seconds == plan.sequential_seconds:
         assert plan.launches <= plan.sequential_launches
     assert FusionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    assert str(plan)
+    head, *told = str(plan).split("\n")
+    assert f"{plan.launches} kernels instead of {plan.sequential_launches}" in head and plan.policy in head
+    assert [line.strip().partition(":")[0] for line in told] == [", ".join(n for n, _ in p.kernels) for p in plan.parts]
 
 
 def test_independent_operators_share_the_device() -> None:

@@ -32,7 +32,9 @@ def test_a_comparison_of_axes(compare):
     "compare", [lambda i, j: i < 7, lambda i, j: tvm.tir.all(i + j >= 3, j < 100), lambda i, j: tvm.tir.likely(i >= 3)]
 )
 def test_a_comparison_with_numbers_is_read(compare):
-    assert read_te(mask(compare)).expression.stages
+    expression = read_te(mask(compare)).expression
+    assert [(r.tensor, [str(i) for i in r.indices]) for r in expression.output.reads] == [("a", ["i", "j"])]
+    assert [a.extent for a in expression.output.axes] == [16, 128]
 
 
 def test_a_comparison_of_elements_is_read():

@@ -1,4 +1,4 @@
-"""Functions before and after, as TVMScript: plans written by hand, so that a change of the model changes no text."""
+"""Functions before, steps, functions after, as text: plans by hand, so that a change of the model changes none."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
-from roller_tvm.planner.lower import lower  # noqa: E402
+from roller_tvm.planner.lower import lower, render  # noqa: E402
 from roller_tvm.relax.record_lines import check_replay  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 from roller_tvm.tuning.numerics import difference, make_inputs  # noqa: E402
@@ -120,7 +120,11 @@ def module(name):
 
 
 def scheduled(name, mod):
-    return apply_steps_tir(mod, read_prim_func(mod["main"]), lower(EXAMPLES[name]()))
+    return apply_steps_tir(mod, read_prim_func(mod["main"]), steps(name))
+
+
+def steps(name):
+    return lower(EXAMPLES[name]())
 
 
 def text(mod):
@@ -128,10 +132,10 @@ def text(mod):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_before_and_after(golden, name):
+def test_before_steps_and_after(golden, name):
     mod = module(name)
     after = scheduled(name, mod)
-    golden(name, f"# before\n{text(mod)}\n# after\n{text(after.mod)}")
+    golden(name, f"# before\n{text(mod)}\n# steps\n{render(steps(name))}\n\n# after\n{text(after.mod)}")
     check_replay(mod, after, TARGET, name)
 
 
