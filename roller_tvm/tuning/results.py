@@ -166,10 +166,6 @@ class TuneResult:
         return dict(total)
 
     @property
-    def fallbacks(self) -> list[TunedTask]:
-        return [t for t in self.tasks if t.status == "fallback"]
-
-    @property
     def latency_s(self) -> float:
         """Sum over the tasks of time times weight, in seconds; tasks without a time count nothing."""
         return sum(t.seconds * t.task.weight for t in self.tasks if not math.isnan(t.seconds))

@@ -11,6 +11,7 @@ from roller_tvm.planner import construct
 from roller_tvm.planner.explain import explain, why_slower
 from roller_tvm.planner.explain.bound import bound_of
 from roller_tvm.planner.explain.operator import Roofline
+from roller_tvm.planner.explain.runners import runner_lines
 
 from ..plan.devices import device
 
@@ -149,3 +150,23 @@ def test_what_runs_as_long_as_it_takes_to_start_is_not_launch_bound(best):
         ranked = replace(best, estimate=Estimate((replace(program, seconds=seconds),)))
         assert bound_of(ranked.estimate, V100) == bound
         assert ("launch bound: starting it takes longer" in explain(ranked, V100)) == (bound == "launch")
+
+
+def test_runners_up_that_are_not_shown_are_counted(best):
+    plans = [best, *(changed(best, bound="issue") for _ in range(3))]
+    every, two = runner_lines(plans, V100, 3), runner_lines(plans, V100, 2)
+    assert len(every) == 3 and runner_lines(plans, V100, 5) == every
+    assert two[:2] == every[:2] and len(two) == 3 and two[2].startswith("    and 1 more, up to ")
+    assert [line.split()[0] for line in every] == ["#2", "#3", "#4"] and "+20.0%" in every[0]
+    assert "none was kept" in runner_lines([best], V100, 3)[0]
+
+
+def test_arithmetic_that_is_the_bound_weighs_as_much_as_the_plan(best):
+    """A tenth more arithmetic is named before twice the traffic that hides behind it."""
+    program = best.estimate.programs[0]
+    slower = changed(
+        best, compute_seconds=1.1 * program.compute_seconds, levels=with_traffic(best, "l2", 2.0), bound="compute"
+    )  # fmt: skip
+    assert "the arithmetic" in why_slower(best, slower, V100)
+    assert "the l2 traffic" in why_slower(best, replace(
+        slower, estimate=Estimate((replace(slower.estimate.programs[0], bound="l2"),))), V100)  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.gpu_access import Fetches, fetches, read_cycles, store_sectors, strides_of
+from roller_tvm.micro_perf.gpu_access import Copies, Fetches, fetches, read_cycles, store_sectors, strides_of
 from roller_tvm.micro_perf.kernel import StagedKernel, StagedTable, unrolled_loops
 
 
@@ -33,6 +33,15 @@ def test_aligned_rows_move_what_they_hold(vectors):
         assert copy.moved == pytest.approx(prod(box) * 4)
         assert copy.rounds * copy.vector * kernel.threads == prod(box)
         assert copy.vectorised == (vectors[number] > 1)
+
+
+def test_a_tile_starts_within_a_sector_and_its_vectors_may_cross_the_next():
+    """A sector holds 8 float32: a tile from element 13 on begins 5 behind a start, where only pairs' halves fit."""
+    copies = replace(Copies.of(StagedTable.of([product(vectors=(4, 4))])), first=np.array([13, 16]))
+    assert copies.offset(32).tolist() == [5, 0] and copies.within(32).tolist() == [False, True]
+    assert replace(copies, first=np.array([12, 20])).within(32).tolist() == [True, True]
+    wide = replace(copies, first=np.array([16, 16]), vector=np.array([16, 8]))
+    assert wide.within(32).tolist() == [False, True]  # 64 bytes are two sectors, 32 are one
 
 
 def test_short_rows_move_whole_sectors():
@@ -70,6 +79,15 @@ def test_stores_touch_a_sector_each_where_lanes_stand_apart():
     assert store_sectors(StagedTable.of([apart]), 32, 32) == 32
     beside = replace(apart, vthreads=(1, 8, 1), loops=((2, 16), (0, 8), (1, 1)))
     assert store_sectors(StagedTable.of([beside]), 32, 32) == 4
+
+
+def test_stores_of_kernels_side_by_side_are_their_own():
+    """A table of two: one output a store, and four, which are one sector of two or half of one."""
+    one = product(block=(8, 256, 16), thread=(8, 8, 1))
+    four = replace(one, store=4)
+    alone = [int(store_sectors(StagedTable.of([kernel]), 32, 32)[0]) for kernel in (one, four)]
+    assert alone == [32, 32] and store_sectors(StagedTable.of([one, four]), 32, 32).tolist() == alone
+    assert store_sectors(StagedTable.of([replace(four, store=2), four]), 32, 8).tolist() == [32, 64]
 
 
 def test_strides_and_unrolling():

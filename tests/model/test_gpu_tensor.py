@@ -8,6 +8,7 @@ from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.gpu_fragments import Matrix, TensorShapes, tensor_times
 from roller_tvm.planner import construct
+from roller_tvm.recipes.gpu_tensor import product_of
 from roller_tvm.roller.features import Features
 
 UNITS, GHZ, DRAM_GBPS, L2_MIB = 188, 2.2, 1792, 128
@@ -80,3 +81,24 @@ def test_memory_costs_a_tensor_core_no_less_than_other_units():
     plain = replace(features, tensor_cores=False)
     both, without = (construct(stream, spec, 1, f).best.seconds for f in (features, plain))
     assert without / both < 1.1
+
+
+def test_a_step_is_bound_by_its_busiest_pipe_unless_it_waits():
+    """Enough blocks on a unit hide what one of them waits for; a single one with one buffer waits."""
+    geometry = Geometry.of(operator("matmul", m=8192, n=8192, k=8192, dtype="float16"), "matmul")
+    matrices = tuple(Matrix(n, bool(n), 2, 8192**2 * 2, False) for n in (0, 1))
+
+    def bound(peak, stages):
+        base = load_device("a100")
+        device = replace(base, tensor_gflops=FrozenMap({"float16": peak * base.peak("float16", tensor=True)}))
+        shapes = TensorShapes.of((64, 64, 32), (32, 32), stages, (8, 8))
+        return str(tensor_times(geometry, device, matrices, (1, 8192, 8192, 8192), shapes, "float16", True).bound[0])
+
+    assert bound(1.0, 1) == "latency" and bound(0.02, 4) == "compute"
+
+
+def test_a_row_of_a_matrix_is_the_last_axis_that_has_neighbours():
+    """Two channels side by side are a row already."""
+    for channels in (2, 3, 16):
+        conv = operator("conv2d_nhwc", n=1, h=16, w=16, c=channels, f=64, kh=3, kw=1, dtype="float16")
+        assert product_of(Geometry.of(conv, "conv2d")).rows[0] == channels

@@ -1,6 +1,7 @@
 """Blocks and times of products on a matrix unit."""
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from hypothesis import given
@@ -81,3 +82,28 @@ def test_times_by_hand():
 def test_cores_share_rows_where_columns_are_few():
     assert not matrix_tiles(128, 768, 3072, UNIT).by_rows
     assert matrix_tiles(1500, 512, 32, UNIT).by_rows
+
+
+@given(st.integers(1, 4000), st.integers(1, 12).map(lambda n: 32 * n), st.integers(1, 300), st.integers(2, 60))
+def test_rows_of_windows_stay_with_all_their_terms(rows, terms, columns, width):
+    """Windows of three by three: rows, those behind them, and a panel of the constant share a core's cache."""
+    tiles = matrix_tiles(rows, terms, columns, UNIT, taps=((3, width), (3, 1)))
+    beyond, room = ceil((2 * width + 2) / BLOCK), MATRIX_CACHE * UNIT.level("l2").capacity_bytes
+    if tiles is None:  # not even one block of rows fits beside the smallest panel
+        assert ((1 + beyond) * (terms // DEPTH) + 1) * BLOCK * DEPTH * SPLIT_BYTES > room
+        return
+    assert tiles.beyond == 2 * width + 2 and tiles.blocks[2] == 9 * terms // DEPTH
+    row, panel = terms // DEPTH * BLOCK * DEPTH * SPLIT_BYTES, tiles.depth_blocks * BLOCK * DEPTH * SPLIT_BYTES
+    own = (tiles.row_blocks + beyond) * row + panel
+    assert own <= room and (tiles.row_blocks == tiles.blocks[0] or room < own + row)
+
+
+def test_sums_beyond_the_cache_are_read_from_memory():
+    """2,048 rows of 4,096 sums are 32 MiB: memory, not the cache, is what the parts of the sum wait for."""
+    many = (2048, 8192, 4096)
+    assert 4 * many[0] * many[2] > CACHE_SHARE * UNIT.units * UNIT.level("l2").capacity_bytes
+    chunks = matrix_tiles(*many, UNIT).chunks
+    slow = {name: matrix_tiles(*many, with_rates(**{name: 0.5})) for name in ("l2", UNIT.far.name)}
+    assert chunks > 1 and slow["l2"].seconds == matrix_tiles(*many, UNIT).seconds
+    stored = 2 * 4 * many[0] * many[2] * (slow[UNIT.far.name].chunks - 1) / (UNIT.far.bandwidth_gbps * 1e9)
+    assert slow[UNIT.far.name].seconds > matrix_tiles(*many, UNIT).seconds + 0.5 * stored

@@ -10,11 +10,24 @@ from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
 from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.planner import family_batches
 from roller_tvm.planner.construct import construct
 from roller_tvm.planner.construction import RankedPlan
-from roller_tvm.planner.family import plan_families
-from roller_tvm.planner.family_batches import batch_family
-from roller_tvm.planner.family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, merged
+from roller_tvm.planner.family import _Planning, _put_in, plan_families
+from roller_tvm.planner.family_batches import WORTH, batch_family
+from roller_tvm.planner.family_values import (
+    EACH,
+    FEW,
+    MANY,
+    TOLERATED,
+    UNSLICED,
+    VECTORS,
+    Member,
+    PlanFamily,
+    Rule,
+    merged,
+)
+from roller_tvm.roller.features import NO_FEATURES
 from roller_tvm.roller.steps import Pack
 
 from ..sampling import examples
@@ -102,11 +115,10 @@ def test_tiles_of_windows(name):
         assert family.member([high - 1, 200]).extents == lower != tiles[-1][0]
 
 
-def test_an_elementwise_operator_has_its_rows_one_by_one():
-    family = next(plan_families(
-        lambda e: operator("layer_norm", shape=f"{e[0]}x768"), ["n"], [True], CPU,
-    ))  # fmt: skip
-    assert family.parallel and family.member([77]).extents == (1,)
+@pytest.mark.parametrize("name", ["layer_norm", "relu"])
+def test_an_elementwise_operator_has_its_rows_one_by_one(name):
+    family = next(plan_families(lambda e: operator(name, shape=f"{e[0]}x768"), ["n"], [True], CPU))
+    assert family.parallel and {m.extents for m in family.members} == {(1,)}
 
 
 def test_a_family_that_cannot_serve_a_size_is_none(family):
@@ -167,6 +179,71 @@ def test_images_of_a_batch_are_tiles_in_turn():
     alike = batch_family("n", lambda images: cheaper(images, 9e-5), 1e-6)
     assert [m.extents for m in alike.members] == [(1,)]
     assert batch_family("n", plans, 1e-4) is None  # a launch for each image would cost too much
+
+
+def test_a_batch_must_be_worth_some_launches_an_image():
+    conv = with_constant(operator("conv2d_nhwc", n=1, h=6, w=6, c=64, f=64, kh=3, kw=3), "weight")
+    found = construct(conv, CPU, 1).plans
+    each = found[0].seconds
+    for launches, worth in ((WORTH + 0.01, True), (WORTH - 0.01, False), (20, True), (2, False)):
+        assert (batch_family("n", lambda images: found, each / launches) is not None) == worth
+
+
+class Costs:
+    """A family that takes some seconds an element."""
+
+    axes = ("n",)
+
+    def __init__(self, each):
+        self.each = each
+
+    def seconds(self, sizes):
+        return self.each * prod(sizes)
+
+
+@pytest.mark.parametrize(("own", "alike", "place"), [
+    (0.5, 1.0, 0), (1.0, 1.0, 0), (1.01, 1.0, 1), (1.04, 1.05, 0), (1.06, 1.05, 1), (3.9, 1.0, 2), (5.0, 1.0, 3),
+    (5.0, 2.0, 2),
+])  # fmt: skip
+def test_a_family_is_tried_before_those_that_are_slower(own, alike, place):
+    others, mine = [Costs(1.0), Costs(2.0), Costs(4.0)], Costs(own)
+    found = list(_put_in(mine, iter(others), (1, 8), alike))
+    assert found.index(mine) == place and [f for f in found if f is not mine] == others
+    assert list(_put_in(None, iter(others), (1, 8), alike)) == others
+
+
+def test_tiles_of_a_family_shrink_to_one_element_and_keep_whole_vectors():
+    """Few rows, a vector, a row of it, one element; without an open last axis few rows and one."""
+    lanes = CPU.vector_width
+
+    def planning(operator_, axes):
+        return _Planning(operator_, axes, (True,) * len(axes), CPU, NO_FEATURES)
+
+    both = planning(lambda e: matmul(m=e[0], n=e[1], k=64), ("m", "n"))
+    wide = 4 * lanes
+    assert both._tiles((14, wide)) == [(14, wide), (FEW, wide), (14, lanes), (1, lanes), (1, 1)]
+    assert planning(lambda e: matmul(m=e[0], n=64, k=64), ("m",))._tiles((14,)) == [(14,), (FEW,), (1,)]
+
+
+def test_pictures_of_two_rows_and_columns_are_pictures(monkeypatch):
+    monkeypatch.setattr(family_batches, "WORTH", 0.0)
+
+    def of(high, wide, channels):
+        def made(extents):
+            return operator("relu", shape=f"{extents[0]}x{channels}x{high}x{wide}")
+
+        return _Planning(made, ("n",), (True,), CPU, NO_FEATURES).batches()
+
+    assert of(2, 2, 1) is not None and of(2, 1, 3) is not None
+    assert of(1, 1, 64) is None and of(1, 9, 1) is None
+
+
+def test_an_axis_that_is_not_cut_stands_for_its_vectors_or_for_itself():
+    """Softmax along an open axis: vectors of whole lanes, a number that says so, or a length that nothing divides."""
+    made = plan_families(lambda e: operator("softmax", shape=f"{e[0]}x{e[1]}"), ["n", "m"], [True, False], CPU)
+    stands = [m.extents for family in made for m in family.members]
+    assert stands and {tile[1] for tile in stands} <= {CPU.vector_width * VECTORS, UNSLICED}
+    assert (1, UNSLICED) in stands
 
 
 def test_a_picture_has_one_tile_for_each_size():

@@ -16,7 +16,7 @@ from roller_tvm.planner import construct
 from roller_tvm.recipes.fetching import fetch_vectors
 from roller_tvm.recipes.gpu_reduce import spans
 from roller_tvm.recipes.gpu_tile_candidates import near_divisor
-from roller_tvm.recipes.gpu_transpose import turn_cycles
+from roller_tvm.recipes.gpu_transpose import turn_cycles, turned
 from roller_tvm.roller.partition import partition
 
 from ..sampling import examples
@@ -183,12 +183,24 @@ def test_vectors_start_at_multiples_of_themselves(row, offset, most):
 @pytest.mark.parametrize(("shape", "tile", "padding", "cycles"), [
     ("4096,16,8", (8, 16, 16), 1, 8),  # 16 rows of 8 + 1 lie between neighbours: 144 words, 16 banks on
     ("4096,16,8", (8, 2, 128), 1, 2), ("64,1,64", (32, 1, 32), 1, 1), ("64,1,64", (32, 1, 32), 0, 32),
+    ("64,1,64", (24, 1, 32), 8, 32), ("64,1,64", (24, 1, 32), 9, 1),
 ])  # fmt: skip
 def test_lanes_that_meet_in_a_bank_wait(shape, tile, padding, cycles):
     """Where whole rows lie between those that neighbouring lanes read, padding the last one parts only some."""
     g = geometry_of("transpose", shape=shape, perm="2,1,0")
     (operand,) = g.operands
     assert turn_cycles(g, device("h200"), operand, tile, padding, 256) == cycles
+
+
+@pytest.mark.parametrize(("shape", "perm", "along"), [
+    ("5,7", "1,0", 1), ("2,2", "1,0", 1), ("5,1", "1,0", None), ("3,5,7", "1,0,2", None), ("3,5,2", "2,0,1", 2),
+    ("3,1,2,5", "0,3,2,1", 3),
+])  # fmt: skip
+def test_an_input_is_turned_if_it_runs_along_another_axis_than_the_output(shape, perm, along):
+    """Rows of two elements are rows; the last dimension of the input is the axis meant, one element is none."""
+    g = geometry_of("transpose", shape=shape, perm=perm)
+    found = turned(g, g.operands[0])
+    assert (None if found is None else int(perm.split(",")[found])) == along
 
 
 @pytest.mark.parametrize(("terms", "const", "divisor", "reach"), [

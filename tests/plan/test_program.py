@@ -48,6 +48,8 @@ def test_footprint_of_a_convolutions_tile():
     padded = replace(block, padding=(("pad", 3),))
     assert padded.storage("pad", stage, plan.expression) == (1, 4, 6, 13)
     assert plan.programs[0].blocks(stage) == 2 * 2
+    point = RTile("register", tuple((a.name, 1) for a in stage.axes))
+    assert point.storage("pad", stage, plan.expression) == point.storage("weight", stage, plan.expression) == (1,) * 4
 
 
 def test_choices():

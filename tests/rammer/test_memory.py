@@ -89,3 +89,9 @@ def test_what_starting_anew_would_keep() -> None:
     assert live.with_(["op1"]) == live.alone(["op1"]) == 20
     live.add(["op1"])
     assert (live.with_(["op2"]), live.alone(["op2"])) == (30, 20)
+
+
+def test_the_limit_is_one_by_one_and_a_cache_more_but_no_more_than_the_device() -> None:
+    assert MemoryRule(100, "l2", 30, 1000).limit_bytes == 130
+    assert MemoryRule(100, "l2", 30, 120).limit_bytes == 120
+    assert MemoryRule(100, "l2", 30, 90).limit_bytes == 100  # one by one needs it anyway

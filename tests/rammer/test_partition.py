@@ -82,3 +82,8 @@ def test_refused_programs() -> None:
         convex_parts([Node("a", ("x",))])
     with pytest.raises(BadInput, match="operator 'a'.*two operators"):
         convex_parts([Node("b"), Node("a"), Node("a")])
+
+
+def test_a_program_that_begins_with_a_dividing_operator() -> None:
+    assert divided([True, False, True, True, False]) == ((), (0,), (0, 1), (2,), (3,))
+    assert divided([False, True, False]) == ((), (0,), (1,)) and divided([False] * 3) == ((), (), ())

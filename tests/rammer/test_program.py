@@ -104,3 +104,15 @@ def test_a_kernel_of_two_phases_waits() -> None:
     first, second = (RTask("a", 0, 0),), (RTask("a", 1, 0),)
     assert TaskProgram(DEVICE, (("a", two),), (first, second, *nothing)).waits
     assert not TaskProgram(DEVICE, (("a", ONE),), (first, (RTask("a", 0, 1),), *nothing)).waits
+
+
+@pytest.mark.parametrize(("least", "refused"), [
+    ({"tasks": 1}, {"tasks": 0}), ({"threads": 1}, {"threads": 0}), ({"resident": 1}, {"resident": 0}),
+    ({"registers": 0}, {"registers": -1}), ({"shared_bytes": 0}, {"shared_bytes": -1}),
+    ({"alone_seconds": 0.0}, {"alone_seconds": -1e-9}), ({"unit_seconds": 0.0}, {"unit_seconds": float("nan")}),
+])  # fmt: skip
+def test_the_least_phase(least: dict[str, float], refused: dict[str, float]) -> None:
+    phase = Phase(2, 1e-6, 1e-6, 32, 32, 64)
+    replace(phase, **least)
+    with pytest.raises(ValueError, match="a phase needs|time of an rTask"):
+        replace(phase, **refused)

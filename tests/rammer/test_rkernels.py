@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from roller_tvm.device import load_device
 from roller_tvm.ir.operators import parse_operator
-from roller_tvm.rammer.rkernels import tiling_of
+from roller_tvm.planner import construct
+from roller_tvm.rammer.rkernels import phase, tiling_of
 from roller_tvm.rammer.rtask import Tiling
 from roller_tvm.roller.rprogram import RProgram
 from roller_tvm.roller.rtile import RTile
@@ -44,3 +46,21 @@ def test_a_block_of_lanes_writes_neighbours() -> None:
     assert tiling_of(
         relu, replace(RProgram("gpu.direct", "relu", "relu", tiles), choices=(("threads", 64),))
     ) == Tiling((4, 100), run=64)
+
+
+def test_a_blocks_share_of_its_units_time() -> None:
+    """Three blocks on the busiest of 80 units, two at a time: a third of the time each, and two thirds alone.
+
+    A block that waits for its own loads takes up its share of the pipes alone, where that is less.
+    """
+    v100 = load_device("v100")
+    best = construct(parse_operator(["relu", "shape=4x100"]), v100, 1).best
+    (program,), (estimate,) = best.plan.programs, best.estimate.programs
+    net, launch = 6e-6, v100.launch_overhead_us * 1e-6
+    busy = replace(estimate, seconds=net + launch, compute_seconds=1e-6, levels=(), blocks=201, occupancy=2)
+    for bound, share in (("dram", net / 3), ("latency", 1e-6 * 80 / 201)):
+        found = phase(best.plan, program, replace(busy, bound=bound), v100)
+        assert (found.tasks, found.alone_seconds) == (201, pytest.approx(net / 3 * 2))
+        assert found.unit_seconds == pytest.approx(share)
+    waits = replace(busy, bound="latency", compute_seconds=9e-6)
+    assert phase(best.plan, program, waits, v100).unit_seconds == pytest.approx(net / 3)
