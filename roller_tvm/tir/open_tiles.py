@@ -135,7 +135,7 @@ class _Tiling:
         for at in () if self.grid else reversed(moving):
             body = self._wrapped(body, at)
         if parallel:
-            body = _outermost_parallel(body)
+            body = _outermost_parallel(body, self._reducing())
         if self.turn is not None:  # no threads are asked for nothing
             every = [self.turn.rest(a.extent)[1] >= n for a, n in zip(self.axes.axes, self.extents, strict=True)]
             body = tirx.IfThenElse(tirx.all(*every), body, None)
@@ -205,7 +205,7 @@ class _Tiling:
             return iv
         return tirx.IterVar(ir.Range.from_min_extent(iv.dom.min, whole[key(iv.var)]), iv.var, iv.iter_type)
 
-    def _open_loops(self, known: set[tuple[str, int]]) -> dict[int, Any]:
+    def _open_loops(self, known: set[int]) -> dict[int, Any]:
         """Loop -> open extent, for the loops along axes that are not cut."""
         every = {key(loop.loop_var): loop for loop in loops(self.vectors.body)}
         found: dict[int, Any] = {}
@@ -214,7 +214,7 @@ class _Tiling:
                 raise refused(f"block '{block.name_hint}' checks the end of an axis")
             for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
                 at = self.places.axis(iv.var)
-                if at is None or self.places.moves(at) or (str(block.name_hint), key(iv.var)) in known:
+                if at is None or self.places.moves(at) or key(iv.var) in known:
                     continue
                 own = [v for v in variables(value) if v in every and number(every[v].extent) != 1]
                 loop = every[own[0]] if len(own) == 1 else None
@@ -222,6 +222,14 @@ class _Tiling:
                     raise refused(f"axis '{iv.var.name}' of block '{block.name_hint}' is cut in tiles")
                 found[own[0]] = self.axes.axes[at].extent
         return found
+
+    def _reducing(self) -> set[int]:
+        """Loops that reductions run along."""
+        return {
+            loop for block, realize in self.blocks
+            for iv, value in zip(block.iter_vars, realize.iter_values, strict=True) if int(iv.iter_type) == REDUCTION
+            for loop in variables(value)
+        }  # fmt: skip
 
     def _loop(self, loop: Any, opened: dict[int, Any], parallel: bool) -> Any:
         from tvm import tirx
@@ -324,8 +332,8 @@ def _named(statement: Any, names: set[str]) -> bool:
     return any(str(block.name_hint) in names for block, _ in realized(statement))
 
 
-def _outermost_parallel(node: Any) -> Any:
-    """The statement with its outermost loop parallel, with the next one in it if that is perfectly nested."""
+def _outermost_parallel(node: Any, reducing: set[int]) -> Any:
+    """The statement with its outermost loop parallel, unless it is among those that reductions run along."""
     from tvm import tirx
 
     if type(node).__name__ == "SeqStmt":
@@ -333,10 +341,10 @@ def _outermost_parallel(node: Any) -> Any:
         binds = [p for p in parts if type(p).__name__ == "Bind"]
         if binds:
             return node
-        return tirx.SeqStmt([_outermost_parallel(part) for part in parts])
-    if type(node).__name__ == "For" and int(node.kind) == SERIAL:
+        return tirx.SeqStmt([_outermost_parallel(part, reducing) for part in parts])
+    if type(node).__name__ == "For" and int(node.kind) == SERIAL and key(node.loop_var) not in reducing:
         if number(node.extent) == 1:
-            body = _outermost_parallel(node.body)
+            body = _outermost_parallel(node.body, reducing)
             return tirx.For(node.loop_var, node.min, node.extent, SERIAL, body, None, node.annotations)
         return tirx.For(node.loop_var, node.min, node.extent, PARALLEL, node.body, None, node.annotations)
     return node

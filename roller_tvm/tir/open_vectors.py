@@ -23,8 +23,8 @@ class OpenVectors:
     body : Stmt
     extents : dict
         Loop over vectors -> its open extent.
-    known : set of (str, int)
-        Blocks and their axes that go in vectors.
+    known : set of int
+        Axes of blocks that go in vectors.
     least : dict of int to int
         Open axis -> its smallest size: a vector.
     """
@@ -35,26 +35,28 @@ class OpenVectors:
 
         self.places, self.body = places, body
         self.extents: dict[int, Any] = {}
-        self.known: set[tuple[str, int]] = set()
+        self.known: set[int] = set()
         self.least: dict[int, int] = {}
         self._loops = {key(loop.loop_var): loop for loop in loops(body)}
-        values: dict[str, list[Any]] = {}
-        blocks: dict[str, Any] = {}
+        values: dict[int, list[Any]] = {}
+        blocks: dict[int, Any] = {}  # by identity: parts of one reduction have the same name
         for block, realize in realized(body):
-            name = str(block.name_hint)
             if (bound := self._bound(block, realize)) is not None:
-                values[name] = bound
+                values[key(block)] = bound
             if (summed := self._summed(block, realize)) is not None:
-                blocks[name] = summed
+                blocks[key(block)] = summed
 
         def changed(node: Any) -> Any:
-            name = str(node.block.name_hint)
-            if name not in values and name not in blocks:
+            own = key(node.block)
+            if own not in values and own not in blocks:
                 return node
-            return s_tir.SBlockRealize(values.get(name, node.iter_values), node.predicate, blocks.get(name, node.block))
+            left.discard(own)
+            return s_tir.SBlockRealize(values.get(own, node.iter_values), node.predicate, blocks.get(own, node.block))
 
-        if values or blocks:
+        left = {*values, *blocks}
+        if left:
             self.body = tvm_ffi.structural_map(body, (s_tir.SBlockRealize, changed), order="post")
+            assert not left, "a block was not found again"
 
     def _first(self, at: int, vector: Any, lanes: int) -> Any:
         """Return where a vector begins: the last one early."""
@@ -89,7 +91,7 @@ class OpenVectors:
                 continue
             values[n], found = self._first(at, vector, lanes) + lane, True
             self.extents[key(vector)] = self._count(at, lanes)
-            self.known.add((str(block.name_hint), key(iv.var)))
+            self.known.add(key(iv.var))
         return values if found else None
 
     def _summed(self, block: Any, realize: Any) -> Any:

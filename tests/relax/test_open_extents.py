@@ -133,6 +133,22 @@ def test_rows_along_an_open_axis(kind):
         close(run(executable, x)[0], expected)
 
 
+@pytest.mark.parametrize("shape", [("n",), (1, "n"), (1, "n", 1), (2, "n"), (1, "n", 3)])
+@pytest.mark.parametrize("kind", ["softmax", "sum", "max", "variance"])
+def test_few_rows_along_an_open_axis(kind, shape):
+    """A reduction without rows to share among the cores is not shared along itself."""
+    op = {"softmax": relax.op.nn.softmax, "sum": relax.op.sum, "max": relax.op.max, "variance": relax.op.variance}[kind]
+    axis = shape.index("n")
+    open_shape = tuple(var() if extent == "n" else extent for extent in shape)
+    executable = build(module(lambda b, x: b.emit(op(x, axis=axis)), open_shape), LLVM)
+    for size in (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 257):
+        x = values(*(size if extent == "n" else extent for extent in shape))
+        e = np.exp(x)
+        expected = {"softmax": e / e.sum(axis, keepdims=True), "sum": x.sum(axis), "max": x.max(axis),
+                    "variance": x.var(axis)}[kind]  # fmt: skip
+        close(run(executable, x)[0], expected)
+
+
 def test_softmax_is_planned():
     planned(module(lambda b, x: b.emit(relax.op.nn.softmax(x, axis=-1)), (3, var("n"), var("m"))))
 
