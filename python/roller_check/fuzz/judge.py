@@ -31,8 +31,8 @@ class Verdict:
     Parameters
     ----------
     outcome : str
-        One of `OUTCOMES`. "as plain TVM": both refuse the model, or both answer alike and otherwise than onnxruntime;
-        "no truth": onnxruntime, ONNX's own evaluator and plain TVM disagree.
+        One of `OUTCOMES`. "as plain TVM": neither has the answer, or both have the same other one than onnxruntime, or
+        a NaN is not kept; "no truth": onnxruntime, ONNX's own evaluator and plain TVM disagree.
     told : str
     plain_s, ours_s : float
         The processor's seconds of the builds; 0 for plain TVM's if ours was right within a second.
@@ -68,7 +68,8 @@ def judge(model: Any, inputs: dict[str, np.ndarray], worker: Worker, ways: Ways 
     if not ours.ok and ours.kind in STUCK and (plain.ok or plain.kind not in STUCK):
         return Verdict("crash", ours.text, plain_s)
     if not ours.ok:
-        return Verdict("error" if plain.ok else "as plain TVM", ours.text, plain_s)
+        right = plain.ok and not differs(plain.value[0], answers, still)
+        return Verdict("error" if right else "as plain TVM", ours.text, plain_s)
     if wrong:
         moved = worker.call("moves", (data, feeds, answers), LIMIT_S)
         outcome, told = _disagreed(data, feeds, answers, moved.value if moved.ok else still, ours, plain, worker)
@@ -96,6 +97,9 @@ def _disagreed(
     numpys = worker.call("reference", (data, feeds), LIMIT_S)
     if not numpys.ok or differs(numpys.value, answers, moved):
         return "no truth", f"{told}; plain TVM: {plain.text if not plain.ok else 'another answer'}"
+    # TVM's minimum and maximum do not keep a NaN; where it cannot say so itself, a NaN is no witness.
+    if not (told := differs(got, _without_nan(answers, got), moved)):
+        return "as plain TVM", "a NaN is not kept"
     return "wrong", f"{told}; plain TVM has no answer or another"
 
 
@@ -130,6 +134,12 @@ def _rounding(got: list[np.ndarray], answers: list[np.ndarray]) -> list[float]:
         off = [np.abs(np.asarray(a, "float64") - np.asarray(b, "float64")) for a, b in zip(got, answers, strict=True)]
     return [float(np.max(o[np.isfinite(o)], initial=0.0)) / 5 if "float" in b.dtype.name else 0.0
             for o, b in zip(off, answers, strict=True)]  # fmt: skip
+
+
+def _without_nan(answers: list[np.ndarray], got: list[np.ndarray]) -> list[np.ndarray]:
+    """Return answers with what we got where they are NaN."""
+    pairs = list(zip(got, answers, strict=True))
+    return [np.where(b != b, a, b) if a.shape == b.shape and a.dtype == b.dtype else b for a, b in pairs]
 
 
 def differs(got: list[np.ndarray], answers: list[np.ndarray], moved: list[np.ndarray]) -> str:

@@ -20,6 +20,8 @@ MARKS = ("connected", "lstm", "gru", "rnn")
 #: Inputs shifted by this share show where an answer jumps (a comparison, a rounding, an integer cast).
 SHIFT = 1e-5
 SHIFTED = 6
+#: Share of a number that its last bit is: a sum of short numbers is rounded at each addition, as TVM does it.
+LAST_BIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 #: Seconds of the processor that a call may take; onnxruntime has no end at some convolutions.
 LIMITS_S = {"draw": 30.0}
 LIMIT_S = 150.0
@@ -172,7 +174,8 @@ def of_sizes(model: Any, inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np
 def _shifted(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if "float" not in value.dtype.name:
         return value
-    return np.asarray(value * (1 + SHIFT * rng.standard_normal(value.shape)), value.dtype)
+    share = max(SHIFT, LAST_BIT.get(value.dtype.name, 0.0))
+    return np.asarray(value * (1 + share * rng.standard_normal(value.shape)), value.dtype)
 
 
 def _numbers(a: np.ndarray) -> Any:
