@@ -132,9 +132,12 @@ class _Planning:
         more[at] += 1
         return next(iter(longer_axes(stage(self.operator(few)), stage(self.operator(more)))), "")
 
-    def _plans(self, extents: Sequence[int], device: DeviceSpec | None = None) -> tuple[RankedPlan, ...]:
+    def _plans(
+        self, extents: Sequence[int], device: DeviceSpec | None = None, features: Features | None = None
+    ) -> tuple[RankedPlan, ...]:
+        operator, own = self.operator(extents), features or self.features
         try:
-            found = plan_cache().construct(self.operator(extents), device or self.device, LOOKED_AT, self.features)
+            found = plan_cache().construct(operator, device or self.device, LOOKED_AT, own)
         except UnsupportedOperator:
             return ()
         return found.plans
@@ -150,10 +153,10 @@ class _Planning:
         sides = [n for n, s in enumerate(self.sliced) if s and self.of_output[n]]
         if not sides:
             return None
-        alone = replace(self.device, units=1)
+        alone, features = replace(self.device, units=1), replace(self.features, open_sides=True)
         return window_family(
-            self.axes, self.sliced, sides, lambda extents: self._plans(extents, alone), self._all, self._register,
-            self.device.units,
+            self.axes, self.sliced, sides, lambda extents: self._plans(extents, alone, features), self._all,
+            self._register, self.device.units,
         )  # fmt: skip
 
     def batches(self) -> PlanFamily | None:

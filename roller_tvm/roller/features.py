@@ -38,6 +38,8 @@ class Features:
         Copies whose dimensions are in another order than the tensor's (on CPUs).
     uneven_lanes : bool
         Reductions in a number of lanes that does not divide them (on CPUs).
+    open_sides : bool
+        Padding along sides of open extent: whether a load is inside is not known until it runs (on CPUs).
 
     Examples
     --------
@@ -52,6 +54,7 @@ class Features:
     tf32: bool = False
     turned_copies: bool = False
     uneven_lanes: bool = False
+    open_sides: bool = False
 
     @classmethod
     def of_te(cls, device: DeviceSpec) -> Features:
