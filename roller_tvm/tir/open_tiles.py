@@ -136,6 +136,8 @@ class _Tiling:
             body = self._wrapped(body, at)
         if parallel:
             body = _outermost_parallel(body, self._reducing())
+        if not self.grid:
+            _require_whole_sums(body)
         if self.turn is not None:  # no threads are asked for nothing
             every = [self.turn.rest(a.extent)[1] >= n for a, n in zip(self.axes.axes, self.extents, strict=True)]
             body = tirx.IfThenElse(tirx.all(*every), body, None)
@@ -303,6 +305,15 @@ class _Tiling:
         parts = list(part.seq) if type(part).__name__ == "SeqStmt" else [part]
         body = tirx.SeqStmt([tirx.Bind(start, begin), *parts])
         return tirx.For(t, tirx.const(0, str(t.ty.dtype)), count, SERIAL, body)
+
+
+def _require_whole_sums(body: Any) -> None:
+    """Refuse a schedule that shares a reduction among cores: they would write one result at a time."""
+    shared = {key(loop.loop_var) for loop in loops(body) if int(loop.kind) == PARALLEL}
+    for block, realize in realized(body):
+        for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
+            if int(iv.iter_type) == REDUCTION and shared & variables(value):
+                raise refused(f"'{block.name_hint}' shares its reduction along '{iv.var.name}' among cores")
 
 
 def _wrap(node: Any, names: set[str], inner: set[int], around: Callable[[Any], Any]) -> Any:

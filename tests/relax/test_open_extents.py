@@ -10,6 +10,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 
 from .networks import LLVM, module, run, values  # noqa: E402
@@ -232,3 +233,26 @@ def test_bounds_are_kept_and_a_likely_size_is_planned_for():
         roller_tvm.compile(mod, bounds={"n": (5, 2)})
     with pytest.raises(UsageError, match="likely"):
         roller_tvm.compile(mod, likely={"n": 0})
+
+
+def test_a_reduction_shared_among_cores_is_refused():
+    from tvm.script import tirx as T
+
+    from roller_tvm.tir.open_tiles import _require_whole_sums
+
+    def total(kind):
+        @T.prim_func(s_tir=True)
+        def main(x: T.Buffer((64, 64), "float32"), y: T.Buffer((64,), "float32")):
+            for i in kind[0](64):
+                for k in kind[1](64):
+                    with T.sblock("sum"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        with T.init():
+                            y[vi] = T.float32(0)
+                        y[vi] = y[vi] + x[vi, vk]
+
+        return main.body.block.body
+
+    _require_whole_sums(total((T.parallel, T.serial)))
+    with pytest.raises(MeasureError, match="'sum' shares its reduction along 'vk' among cores"):
+        _require_whole_sums(total((T.serial, T.parallel)))
