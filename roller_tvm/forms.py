@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import RollerError, last_line
 from .explore.rule import Rule
 from .explore.running import SPENT, faster
-from .models.choices import Form, remakes
+from .micro_perf.known_error import may_win
+from .models.choices import Form, prepares, remakes
 from .tuning.numerics import difference
 from .tvm_env import use_threads, wanted_threads
 
@@ -87,6 +88,8 @@ class Forms:
         changed = session.line.changes(session, made, form)
         if changed:
             return changed, ""
+        if slow := self._slow(made, form):
+            return slow, ""
         plain, other = self._ways(made, form)
         if wrong := self._wrong(plain, other):
             return f"its results differ: {wrong}", ""
@@ -108,6 +111,13 @@ class Forms:
             session.become(made)
         more = ": explore again, for its operators" if remakes(form.values) else ""
         return "", f"{told}; {f'taken (kept beside the records){more}' if found.worth else 'not taken'}"
+
+    def _slow(self, made: Session, form: Form) -> str:
+        """Return why a form is not built: it is predicted to be slower by more than the model errs; or ''."""
+        if not prepares(form.values):
+            return ""
+        before, after = (self.session.line.predicted_s(one.job) for one in (self.session, made))
+        return "" if may_win(after, before) else f"it is predicted to take {after / before:.2f} times as long"
 
     def _ways(self, made: Session, form: Form) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Return functions that run the model as it is, and in a form; requests wait meanwhile."""

@@ -15,6 +15,7 @@ from .tensorir_copies import realize_of
 from .tensorir_finishing import Finishing
 from .tensorir_merging import Merged, axes_of
 from .tensorir_packing import index_map, mark_packed
+from .unchecked import Unchecked
 
 
 class TirApplier(Finishing):
@@ -321,7 +322,8 @@ def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> An
     """
     from tvm import s_tir
 
-    applier = TirApplier(s_tir.Schedule(func), reading)
+    schedule = s_tir.Schedule(func)
+    applier = TirApplier(Unchecked(schedule), reading)
     applier.run(steps)
     applier.finish()
-    return applier.schedule
+    return schedule

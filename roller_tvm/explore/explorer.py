@@ -241,7 +241,7 @@ class Explorer:
             reached = sum(look <= enough for look in looks)
             if reached > state.looked:
                 state.looked = reached
-                margin, level = self.rule.margin(self.share(name)), self.rule.level(state.count)
+                margin, level = self.rule.margin(self.share(name), len(self._states)), self.rule.level(state.count)
                 if state.kept in pairs and slower([(a, b) for b, a in pairs[state.kept]], margin) < level:
                     self._drop(state, leader, NOT_WORTH)  # it leads by too little
                     continue

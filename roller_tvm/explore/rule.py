@@ -30,7 +30,7 @@ class Rule:
     near : float
         Share by which an option must be faster than the best one to be worth having.
     worth : float
-        The same as a share of the whole run: operators that take little time need less care.
+        The same as a share of the whole run, for all operators together: those that take little time need less care.
     first, most : int
         Pairs of samples before the first look, and after which the rest is settled as it stands.
     growth : float
@@ -46,7 +46,7 @@ class Rule:
 
     confidence: float = 0.95
     near: float = 0.02
-    worth: float = 0.002
+    worth: float = 0.01
     first: int = 10
     most: int = 100
     growth: float = 1.5
@@ -64,9 +64,9 @@ class Rule:
         """Return the probability of an error that each single test may have (Bonferroni)."""
         return (1 - self.confidence) / (len(self.looks()) * max(1, options - 1))
 
-    def margin(self, share: float) -> float:
-        """Return the least gain worth having, of an epoch that takes this share of a run."""
-        return min(0.5, max(self.near, self.worth / share if share > 0 else 0.5))
+    def margin(self, share: float, epochs: int = 1) -> float:
+        """Return the least gain worth having, of one of so many epochs, which takes this share of a run."""
+        return min(0.5, max(self.near, self.worth / epochs / share if share > 0 else 0.5))
 
     def hopeless(self, samples: Sequence[float], best: float) -> bool:
         """Return whether all of the first samples take far longer than the best option typically does."""

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -280,6 +281,10 @@ class ModelLine(ABC):
         """Return a job with the values of a form; not prepared yet, if they `choices.prepares`."""
         made = replace(job, **{name: value for name, value in values.items() if name != "fuse"})
         return replace(made, fuse=self.fusion(made, "best")) if values.get("fuse") else made
+
+    def predicted_s(self, job: Job) -> float:
+        """Return the seconds of a run by the micro-performance model, nothing compiled; nan where it is not asked."""
+        return math.nan
 
     def changes(self, session: Session, made: Session, form: Form) -> str:
         """Return why a session's form is no other model, or ''."""

@@ -21,6 +21,8 @@ from tvm.support import cc
 
 from ..codegen.flat import children, kind_of, number_of
 from ..codegen.kernel_cache import kernel_cache, key_of
+from ..codegen.object_symbols import renamed
+from ..explore.dispatch import FFI
 from ..folders import check_space, work_folder
 from ..forks import may_fork, shared
 from ..progress import counted
@@ -30,6 +32,7 @@ from .contexts import context_like
 from .marks import MATRIX
 from .modules import is_prim_func
 from .rewrites import PART
+from .structures import unnamed_text
 
 #: Passes without which kernels for CPUs are as fast: the simplifier runs again after this one, a fifth of lowering.
 _NEEDLESS = ("s_tir.RenormalizeSplitPattern",)
@@ -179,19 +182,26 @@ def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:
 
 
 def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
-    """Return the object file of a kernel, from the cache if it is there."""
-    cache, key = kernel_cache(), ""
+    """Return the object file of a kernel, from the cache if it is there, under whatever name."""
+    cache, key, name = kernel_cache(), "", str(var.name_hint)
     if cache is not None and (settings := _settings()) is not None:
-        key = key_of("object", var.name_hint, tvm.ir.save_json(func), tvm.ir.save_json(attrs), target, settings)
-        if (kept := cache.get(key)) is not None:
-            return kept
+        key = key_of("object", unnamed_text(func), tvm.ir.save_json(attrs), target, settings)
+        if (kept := cache.get(key)) is not None and (found := _called(kept, name)) is not None:
+            return found
     check_space()
     with work_folder() as folder:
         _built(attrs, target, var, func).write_to_file(path := str(Path(folder, "kernel.o")), "o")
         content = Path(path).read_bytes()
     if cache is not None and key:
-        cache.put(key, content)
+        cache.put(key, name.encode() + b"\0" + content)
     return content
+
+
+def _called(kept: bytes, name: str) -> bytes | None:
+    """Return a kept object file with its kernel called `name`; None if it cannot be."""
+    own, _, content = kept.partition(b"\0")
+    old, new = (f"{FFI.prefix}{one}" for one in (own.decode(), name))
+    return content if old == new else renamed(content, old, new)
 
 
 def _settings() -> str | None:

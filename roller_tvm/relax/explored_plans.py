@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from tvm import relax
 
 from ..explore.dispatch import Site
+from ..micro_perf.known_error import may_win
 from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
 from .choices import read_choices
 from .connected import ConnectTiles
@@ -72,8 +74,10 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     for name, key in keys.items():
         shares[key] = shares.get(key, 0.0) + share(name)
     starts = {keys[n]: MATRIX for n in matrix if n in keys} | {keys[n]: RECORD for n in recorded}
+    on_unit = {keys[n]: seconds for n, seconds in matrix.items() if n in keys}
     known = {
-        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, starts.get(key, ""))
+        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, starts.get(key, ""),
+                      on_unit.get(key, math.inf))
         for key in dict.fromkeys(keys.values()) if key in tasks
     }  # fmt: skip
     for name, (chain, _) in connect.chains.items():
@@ -83,10 +87,10 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
 
 def _begun(
     mod: Any, target: Any, device: Any, records: Any, connected: bool
-) -> tuple[Any, set[str], ConnectTiles]:
+) -> tuple[Any, dict[str, float], ConnectTiles]:
     """Return the module as far as records and connected tiles schedule it, as `pipeline.schedule` does.
 
-    The products that the matrix unit is to compute are named beside; they are in it as they were.
+    The products that the matrix unit is to compute are named beside, with its seconds; they are in it as they were.
     """
     connect = ConnectTiles(target, device, eager=connected)
     if records is not None:
@@ -96,8 +100,8 @@ def _begun(
     mod = _recorded(mod, target, records)
     with target:
         matrix = MatrixProducts(target, device).chosen(mod)
-        connect.without |= matrix
-        return MergeAxes(target, device, matrix)(connect(mod)), matrix, connect
+        connect.without |= set(matrix)
+        return MergeAxes(target, device, set(matrix))(connect(mod)), matrix, connect
 
 
 def _recorded(mod: Any, target: Any, records: Any) -> Any:
@@ -108,13 +112,19 @@ def _recorded(mod: Any, target: Any, records: Any) -> Any:
         return relax.transform.MetaScheduleApplyDatabase()(mod)
 
 
-def _planned(task: Task, device: Any, target: Any, top: int, start: str) -> Class:
-    """Return a task's plans, the first being what a build without exploring takes: `start`, if that is no plan."""
+def _planned(task: Task, device: Any, target: Any, top: int, start: str, on_unit: float) -> Class:
+    """Return a task's plans, the first being what a build without exploring takes: `start`, if that is no plan.
+
+    Parameters
+    ----------
+    on_unit : float
+        Predicted seconds on the matrix unit.
+    """
     found = LINE.candidates(task, device, max(top, 4))
-    made = Class(task, found)
+    made, best = Class(task, found), min([on_unit, *(plan.ranked.seconds for plan in found.plans)])
     if start:
         made.plans[start] = None
-    for candidate, schedule in found.schedules():
+    for candidate, schedule in found.schedules(lambda plan: not made.plans or may_win(plan.ranked.seconds, best)):
         if len(made.plans) >= max(1, top):
             break
         if not refused(schedule.mod["main"], target):

@@ -73,9 +73,9 @@ class MatrixProducts:
             self.notes.append(Note(str(made.name_hint), "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
         return without_dead_code(changed)
 
-    def chosen(self, mod: Any) -> set[str]:
-        """Return the names of the functions that it would replace."""
-        return {str(var.name_hint) for var in self._all_chosen(mod)}
+    def chosen(self, mod: Any) -> dict[str, float]:
+        """Return the functions that it would replace, with their predicted seconds on the unit."""
+        return {str(var.name_hint): one.tiles.seconds for var, one in self._all_chosen(mod).items()}
 
     def _all_chosen(self, mod: Any) -> dict[Any, _Chosen]:
         if self.device.kind != "cpu" or not self.named:

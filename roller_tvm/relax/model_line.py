@@ -164,6 +164,13 @@ class RelaxModels(ModelLine):
             Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
         )
 
+    def predicted_s(self, job: Job) -> float:
+        from .pipeline import schedule
+
+        mod, aim = self.prepared(job).model.mod, job.aim
+        kernels = schedule(mod, aim.target, None, aim.device, tf32=job.tf32, connected=job.connected)[1].kernels()
+        return sum((one.predicted_s or 0.0) * one.calls for one in kernels)
+
     def changes(self, session: Session, made: Session, form: Form) -> str:
         from ..tir.nodes import structurally_equal
 

@@ -100,9 +100,9 @@ class Candidates:
     #: Whether the operator was scheduled before, so that it is left alone.
     scheduled: bool = False
 
-    def schedules(self) -> Iterator[tuple[Candidate, Any]]:
-        """Yield the candidates whose steps apply, each with its schedule; record the others in `failures`."""
-        for plan in self.plans:
+    def schedules(self, wanted: Callable[[Candidate], bool] = lambda plan: True) -> Iterator[tuple[Candidate, Any]]:
+        """Yield the wanted candidates whose steps apply, each with its schedule; record failures."""
+        for plan in filter(wanted, self.plans):
             try:
                 schedule = plan.schedule()
             except RollerError as error:

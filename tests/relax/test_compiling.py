@@ -147,6 +147,32 @@ def test_a_second_build_compiles_plans_and_schedules_nothing(monkeypatch, compil
     assert getattr(executable, REPORT) == getattr(made, REPORT)
 
 
+def test_a_kernel_serves_under_another_name(monkeypatch, compiled, kept, tmp_path):
+    """Networks number functions and tensors in other ways; what a kernel computes decides, and no name."""
+    target = tvm.target.Target(LLVM)
+
+    def made(name, tensor, add=1.0):
+        x = te.placeholder((4, 40), name=tensor)
+        func = te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + add, name=f"{tensor}_out")])
+        func = func.with_attr("global_symbol", name)
+        return compiling.object_of({}, target, tvm.ir.GlobalVar(name), func)
+
+    objects = [made("add", "lv3"), made("add12", "lv17"), made("add7", "lv9", 2.0), made("add", "lv4")]
+    assert len(compiled) == 2 and objects[3] == objects[0]
+    paths = [tmp_path / f"{n}.o" for n in range(3)]
+    for path, content in zip(paths, objects, strict=False):
+        path.write_bytes(content)
+    tvm.support.cc.create_shared(library := str(tmp_path / "kernels.so"), list(map(str, paths)))
+    module, x = tvm.runtime.load_module(library), values(4, 40)
+    for name, add in (("add", 1), ("add12", 1), ("add7", 2)):
+        module[name](tvm.runtime.tensor(x), out := tvm.runtime.tensor(np.zeros_like(x)))
+        np.testing.assert_array_equal(out.numpy(), x + np.float32(add))
+    monkeypatch.setattr(compiling, "renamed", lambda *_: None)  # no ELF
+    assert made("add", "lv3") == objects[0] and len(compiled) == 2
+    made("add12", "lv17")
+    assert len(compiled) == 3
+
+
 def test_forks_make_what_one_process_makes(monkeypatch, tmp_path):
     """Layouts, schedules and object files to the letter."""
     monkeypatch.delenv(disk_cache.VARIABLE, raising=False)

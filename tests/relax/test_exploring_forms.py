@@ -67,6 +67,19 @@ def test_what_is_faster_is_kept_for_this_model_and_for_others(said, tmp_path, mo
     assert not any("winograd" in plan.kernel for plan in again.report().plans)
 
 
+def test_a_form_that_is_predicted_to_be_slower_by_more_than_the_model_errs_is_not_built(said, tmp_path, monkeypatch):
+    mod, x, _ = convolutions()
+    model = roller_tvm.compile(mod, LLVM, device=CPU)
+    line, job = model._session.line, model._session.job
+    planned = sum(plan.predicted_s * plan.calls for plan in model.report().plans)
+    assert line.predicted_s(job) == pytest.approx(planned)
+    monkeypatch.setattr(type(line), "predicted_s", lambda line, one: 1.0 if one is model._session.job else 1.5)
+    said["faster"].append("activations in blocks of channels")
+    notes = notes_of(model.explore({next(iter(model.inputs)): x}, top=1, records=tmp_path / "records"))
+    blocked = notes["activations in blocks of channels"]
+    assert blocked == "not tried, it is predicted to take 1.50 times as long" and said["ran"] == ["threads: 1"]
+
+
 def test_what_cannot_be_turned_is_told(said, tmp_path, monkeypatch):
     mod, x, expected = product()
     model = roller_tvm.compile(mod, LLVM, device=CPU, threads=1)

@@ -9,6 +9,7 @@ tvm = pytest.importorskip("tvm")
 import roller_tvm  # noqa: E402
 from roller_tvm import exploring  # noqa: E402
 from roller_tvm.explore.dispatch import Table  # noqa: E402
+from roller_tvm.micro_perf import known_error  # noqa: E402
 from roller_tvm.relax import explored_plans, matrix_products, pipeline  # noqa: E402
 from roller_tvm.relax.matrix_products import MatrixProducts  # noqa: E402
 from roller_tvm.tuning.explorable import MATRIX  # noqa: E402
@@ -22,11 +23,31 @@ def emulated(monkeypatch):
     for module in (pipeline, explored_plans):
         monkeypatch.setattr(module, "MatrixProducts", lambda target, device: MatrixProducts(target, UNIT, True))
     monkeypatch.setattr(matrix_products, "GAIN", 0.0)  # small products, too: the emulation is slow
+    monkeypatch.setattr(known_error, "LEAST", 0.0)  # whatever is predicted of vectors
 
 
 def timed(monkeypatch, of_start, of_others):
     """Have kernels take these seconds."""
     monkeypatch.setattr(Table, "seconds", lambda table: [of_others if n else of_start for n in table.chosen])
+
+
+def test_plans_of_vectors_that_are_predicted_to_be_far_slower_are_not_built(monkeypatch):
+    monkeypatch.setattr(known_error, "LEAST", 0.9)
+    mod, _, _ = layer(64, 128, 128)
+    job = roller_tvm.compile(mod, LLVM)._session.job
+    on_unit = MatrixProducts(job.aim.target, UNIT, True)
+    monkeypatch.setattr(explored_plans, "MatrixProducts", lambda target, device: on_unit)
+    counts = []
+    for seconds in (1.0, 1e-9):  # predicted of the unit
+        monkeypatch.setattr(on_unit, "chosen", lambda mod, s=seconds: {name: s for name in named(mod)})
+        known = explored_plans.plan(job, None, 3, lambda name: 1.0, 0.0).known
+        counts.append([list(one.plans) for one in known.values() if MATRIX in one.plans])
+    assert all(len(plans) >= 3 for plans in counts[0]) and counts[0]
+    assert all(plans == [MATRIX] for plans in counts[1]) and counts[1]
+
+
+def named(mod):
+    return [str(var.name_hint) for var, func in mod.functions_items() if type(func).__name__ == "PrimFunc"]
 
 
 @pytest.mark.parametrize("unit_wins", [True, False])
