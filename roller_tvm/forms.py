@@ -18,6 +18,7 @@ from .explore.rule import Rule
 from .explore.running import SPENT, faster
 from .micro_perf.known_error import may_win
 from .models.choices import Form, prepares, remakes
+from .tuning.interrupt import deferred_interrupt, stop_if_interrupted
 from .tuning.numerics import difference
 from .tvm_env import use_threads, wanted_threads
 
@@ -52,7 +53,7 @@ class Forms:
             why, took = self._refusal(form), ""
             if not why:
                 try:
-                    with warnings.catch_warnings():
+                    with warnings.catch_warnings(), deferred_interrupt():  # TVM calls Python, where Ctrl-C is lost
                         warnings.simplefilter("ignore")  # of kernels without records or plans: it is a trial
                         why, took = self._tried(form)
                 except RollerError as error:
@@ -95,6 +96,7 @@ class Forms:
             return f"its results differ: {wrong}", ""
 
         def ready(number: int) -> None:
+            stop_if_interrupted()
             use_threads(session.request.threads, (session, made)[number].threads)
             if session.threads != made.threads:  # those that join are asleep
                 (plain, other)[number]()

@@ -286,12 +286,14 @@ def faster(
         taken[way].append(time.perf_counter() - start)
 
     def series() -> bool | None:
-        """Return whether one series says so; None if it had no time to."""
+        """Return whether one series says so; None if it had no time to, or others keep the machine busy."""
         looks, first = [*(n for n in rule.looks() if n < WHOLE_PAIRS), WHOLE_PAIRS], len(taken[0])
         for number in range(1, WHOLE_PAIRS + 1):
             for way in random.sample((0, 1), 2):
                 run(way)
             if number in looks:
+                if waiting.so_far():
+                    return None
                 pairs = list(zip(taken[0][first:], taken[1][first:], strict=True))
                 level = (1 - rule.confidence) / len(looks)
                 if slower(pairs, -rule.near) < level:

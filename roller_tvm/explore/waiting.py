@@ -32,10 +32,17 @@ class Waiting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for thread, (ran, waited) in _threads().items():
+        now = _threads()
+        for thread, (ran, waited) in now.items():
             ran_before, waited_before = self._before.get(thread, (0, 0))
             self.ran_ns += max(0, ran - ran_before)
             self.waited_ns += max(0, waited - waited_before)
+        self._before = now
+
+    def so_far(self) -> str:
+        """Return `busy` in the middle of a block."""
+        self.__exit__()
+        return self.busy
 
     @property
     def share(self) -> float:

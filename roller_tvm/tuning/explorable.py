@@ -161,7 +161,7 @@ class Explorable:
         return {key: one.task.name for key, one in self.known.items()}
 
     def write(self, explorer: Explorer, place: Any, seconds: float) -> tuple[int, list[str]]:
-        """Record the winners of epochs that are decided; return their number, and remarks.
+        """Record the winners of epochs that are decided; return their number, those recorded before too, and remarks.
 
         A record is chosen by its time. If the model started from a record that is beaten, the new one has the time of
         the old, as it was measured, times the ratio seen here.
@@ -183,6 +183,7 @@ class Explorable:
                     choices[row.name] = label
                     continue
                 before = records.best_seconds(known.task)
+                written += 1
                 if math.isclose(before, taken):  # an earlier call has recorded it
                     continue
                 if RECORD in known.plans and row.start_s and not math.isnan(before):
@@ -192,7 +193,6 @@ class Explorable:
                     candidate.ranked.estimate.seconds, checked=True,
                 )  # fmt: skip
                 notes += [n for n in records.write(tuned, schedule, len(known.plans), seconds) if n not in notes]
-                written += 1
             if choices and self.choose is not None:
                 self.choose(place, choices)
                 written += len(choices)

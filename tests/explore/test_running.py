@@ -72,10 +72,11 @@ def test_two_ways_of_running_a_model_are_compared_until_it_is_known(monkeypatch,
 
 
 def test_others_on_the_machine_decide_nothing(monkeypatch):
-    times = iter([(0, 0), (90, 10)])
+    times, ran = iter([(0, 0), (90, 10), (90, 10)]), []
     monkeypatch.setattr(waiting, "_threads", lambda: {"1": next(times)})
-    found = running.faster(lambda: running.time.sleep(1e-3), lambda: None, Rule())
+    found = running.faster(lambda: running.time.sleep(1e-3), lambda: ran.append(1), Rule())
     assert not found.worth and "waited 10% of their time" in found.why
+    assert len(ran) == Rule().first, "the first look sees it: runs are long then"
 
 
 def test_waiting_is_counted_of_all_threads_and_blocks(monkeypatch):

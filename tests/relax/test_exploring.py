@@ -84,11 +84,13 @@ def test_it_ends_with_the_winners_and_goes_on_from_its_state(compiled, tmp_path)
     assert "gain" in str(result) and result.svg().startswith("<svg") and json.dumps(result.to_json())
     kernels = {time.name for time in model.profile(inputs, 2)}
     assert not any("site" in name for name in kernels), kernels
-    again = model_of(compiled)[0].explore(inputs, top=3, records=tmp_path / "records")
+    resumed = model_of(compiled)[0]
+    again = resumed.explore(inputs, top=3, records=tmp_path / "records")
     assert again.done and again.runs >= result.runs and len(again.wall_s) == again.runs - result.runs
     fresh = roller_tvm.compile(compiled[0], LLVM, records=tmp_path / "records")
     right(fresh.run(inputs), expected)
     assert any(plan.how == "record" for plan in fresh.report().plans)
+    assert [plan.how for plan in resumed.report().plans] == [plan.how for plan in fresh.report().plans]
 
 
 def test_equal_operators_are_one_class_and_every_variant_is_right(compiled, tmp_path):

@@ -1,5 +1,8 @@
 """Forms of a whole model: built with one choice turned, compared, kept where they are said to be faster."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -149,3 +152,21 @@ def test_calls_that_the_model_left_apart_are_connected_and_each_chain_is_explore
     monkeypatch.setattr(exploring, "LEAST", 0.0)
     made = exploring.ModelExploration(fresh._session, tmp_path / "records", inputs, 3)
     assert any(site.options[-1] == connected.APART for site in made.running.sites)
+
+
+def test_ctrl_c_in_a_form_ends_the_exploration(said, tmp_path, monkeypatch):
+    """It comes while TVM calls Python, which loses it: another error, or none, came out of TVM."""
+
+    def changes(line, session, made, form):
+        tvm.runtime.convert(lambda: os.kill(os.getpid(), signal.SIGINT))()
+        return ""
+
+    mod, x, expected = product()
+    model = roller_tvm.compile(mod, LLVM, device=CPU)
+    inputs = {next(iter(model.inputs)): x}
+    monkeypatch.setattr(type(model._session.line), "changes", changes)
+    with pytest.raises(KeyboardInterrupt):
+        model.explore(inputs, top=1, records=tmp_path / "records")
+    assert not said["ran"], "no other form is tried"
+    monkeypatch.undo()
+    np.testing.assert_allclose(model.run(inputs)[0], expected, rtol=1e-4, atol=1e-5)

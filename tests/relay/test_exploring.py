@@ -88,12 +88,14 @@ def test_winners_are_records_and_the_next_call_goes_on(expected, tmp_path):
     right(model.run({"x": X}), expected)
     assert result.done and result.records == str(place)
     assert {r.workload_key for r in read_records(place)} <= {row.name for row in result.rows if row.options == 2}
-    again = roller_tvm.compile(network(), TARGET).explore({"x": X}, top=2, records=place)
+    resumed = roller_tvm.compile(network(), TARGET)
+    again = resumed.explore({"x": X}, top=2, records=place)
     assert again.done and len(again.wall_s) == 0
     if read_records(place):
         fresh = roller_tvm.compile(network(), TARGET, records=place)
         right(fresh.run({"x": X}), expected)
         assert any(plan.how == "record" for plan in fresh.report().plans)
+    assert [plan.how for plan in resumed.report().plans] == [plan.how for plan in fresh.report().plans]
 
 
 @pytest.mark.nightly

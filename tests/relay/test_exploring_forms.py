@@ -1,5 +1,8 @@
 """Forms of a whole Relay model: right in each, kept beside the records where one is said to be faster."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -74,3 +77,19 @@ def test_choices_for_another_target_are_refused(said, tmp_path):
     compiled().explore({"x": X}, top=1, records=place)
     with pytest.raises(RecordError, match="not for"):
         roller_tvm.compile(*network()[:1], "llvm -num-cores=4", params=network()[1], records=place)
+
+
+def test_ctrl_c_in_a_form_ends_the_exploration(said, expected, tmp_path, monkeypatch):
+    """It comes while TVM calls Python, which loses it: another error, or none, came out of TVM."""
+
+    def changes(line, session, made, form):
+        tvm.runtime.convert(lambda: os.kill(os.getpid(), signal.SIGINT))()
+        return ""
+
+    model = compiled()
+    monkeypatch.setattr(type(model._session.line), "changes", changes)
+    with pytest.raises(KeyboardInterrupt):
+        model.explore({"x": X}, top=1, records=tmp_path / "records.json")
+    assert not said["ran"], "no other form is tried"
+    monkeypatch.undo()
+    right(model, expected)

@@ -1,5 +1,6 @@
 """Worker processes: what they leave behind, and what a fault of one does to the others' calls. No TVM."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from roller_tvm.errors import MeasureError
+from roller_tvm.tuning.remote import RemotePool
 from roller_tvm.tuning.supervise import Pool, Worker
 
 MODULE = "tests.tuning.plain_worker"
@@ -52,6 +54,18 @@ def test_no_worker_outlives_a_tuner_that_was_killed():
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.05)
     assert not any(map(alive, pids)), "one in a call without end, one stopped"
+
+
+@pytest.mark.parametrize("measuring", [False, True])
+def test_four_servers_work_at_the_same_time_while_one_measures_too(measuring):
+    """Of builds that sleep four are under way at once: a server more takes its share of the time away."""
+    with RemotePool(4, 1, MODULE) as pool:
+        pool.start()
+        assert all(worker.call("hello", (), 60).ok for worker in pool.workers)
+        with pool.alone(pool.workers[0]) if measuring else contextlib.nullcontext():
+            naps = [reply.value for _, _, reply in pool.map([("nap", (0.3,), 60)] * 12)]
+    under_way = [sum(began <= at < ended for began, ended in naps) for at, _ in naps]
+    assert len(naps) == 12 and max(under_way) == 4
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/oom_score_adj"), reason="Linux")
