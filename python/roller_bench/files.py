@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import last_line
+from roller_tvm.folders import beside
 
 
 def keep_kernel(path: Path, export: Callable[[str], object], told: dict[str, Any]) -> Path:
@@ -37,10 +37,9 @@ def keep_kernel(path: Path, export: Callable[[str], object], told: dict[str, Any
     >>> sorted(p.name for p in kernel.parent.iterdir())
     ['a.json', 'a.so']
     """
-    part = path.with_name(f"{path.stem}.part{path.suffix}")  # compilers go by the suffix
-    export(str(part))
-    path.with_suffix(".json").write_text(json.dumps(told))
-    os.replace(part, path)
+    with beside(path) as part:
+        export(str(part))
+        path.with_suffix(".json").write_text(json.dumps(told))
     return path
 
 

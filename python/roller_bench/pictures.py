@@ -12,9 +12,8 @@ from typing import Any
 from roller_bench.comparison import Report
 from roller_tvm.errors import UsageError
 from roller_tvm.stats import at_time, geomean
+from roller_tvm.svg import COLOURS
 
-#: Colours that stay apart for the colour-blind (Okabe and Ito 2008), the base first.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d1f", "#666666")
 #: Inches of a picture.
 WIDTH, HEIGHT = 8.0, 5.2
 #: Range of plotted tuning times, in powers of ten of a second, and points per decade.

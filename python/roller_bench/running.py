@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.errors import MeasureError
+from roller_tvm.folders import beside
 from roller_tvm.models.line import Request, model_line
 from roller_tvm.session import Session
 from roller_tvm.tvm_env import set_threads
@@ -159,9 +160,8 @@ def keep_reference(outputs: Sequence[np.ndarray], path: Path) -> None:
         if output.size and np.issubdtype(output.dtype, np.floating) and not np.isfinite(output).any():
             remedy = "give inputs on which the model computes numbers"
             raise MeasureError(f"output {number} has no finite number, so nothing can be compared", path.name, remedy)
-    part = path.with_name(f"part.{path.name}")
-    np.savez(part, *outputs)
-    part.replace(path)
+    with beside(path) as part:
+        np.savez(part, *outputs)
 
 
 def checked(runnable: Runnable, reference: Path) -> tuple[float, str]:

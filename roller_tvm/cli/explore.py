@@ -11,10 +11,8 @@ from typing import Any
 from roller_tvm.cli.line import add_fusion_arguments, add_winograd_argument, check_fusion_arguments
 from roller_tvm.cli.live import redrawn, write_picture
 from roller_tvm.cli.model import add_model_arguments, open_session, read_model, say
-from roller_tvm.cli.tune import next_command
+from roller_tvm.cli.tune import INTERRUPTED, next_command
 from roller_tvm.errors import UsageError
-
-INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -138,6 +138,11 @@ class Limits:
             below = f"the opt-in limit {optin} B is below the default limit {default} B"
             check(optin >= default, below, "limits.shared_per_block_optin_bytes")
 
+    @property
+    def most_threads(self) -> int:
+        """Threads of the largest block: 1024, as CUDA's, if the device names no limit."""
+        return self.max_threads_per_block or 1024
+
 
 @dataclass(frozen=True)
 class FileNumber:

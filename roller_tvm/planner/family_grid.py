@@ -145,7 +145,7 @@ class _Grid:
         if not plans:
             return None
         same = next((p for p in plans if _kernel(p) == _kernel(large)), None) or self._made_so(large, plans[0], extents)
-        alone = next((p for p in plans if not _on_tensor_cores(p)), plans[0])
+        alone = next((p for p in plans if not p.plan.on_tensor_cores), plans[0])  # a few rows are no matrix
         many = prod(large.plan.expression.output.shape) / prod(self.operator(extents).output.shape)
         if same is None:
             return Member(extents, alone, max(0.0, alone.seconds - self.device.launch_overhead_us * 1e-6))
@@ -157,11 +157,6 @@ class _Grid:
             return None
         form = next(forms(self.operator(extents), self.device, self.features))
         return replace(known, plan=replace(large.plan, expression=form.expression))
-
-
-def _on_tensor_cores(ranked: RankedPlan) -> bool:
-    """Return whether a plan multiplies whole matrices; a few rows are none."""
-    return any(p.recipe == "gpu.tensor" for p in ranked.plan.programs)
 
 
 def _kernel(ranked: RankedPlan) -> tuple[object, ...]:

@@ -74,7 +74,7 @@ def bounds_of(spec: DeviceSpec, threads: int, resident: int, larger: bool = True
     >>> [str(b) for b in bounds_of(load_device("a100"), 128, 5, larger=False)]
     ['128, 5', '128']
     """
-    most = spec.limits.max_threads_per_block or 1024
+    most = spec.limits.most_threads
     every = together(spec, threads, resident)
     by_blocks, plain = Bounds(threads, resident), Bounds(threads)
     if not larger:

@@ -53,8 +53,8 @@ from .row_nests import RowNest
 
 #: Dtypes whose vectors in CUDA, or TVM's conversions to them, have at most four elements.
 NO_LONG_VECTORS = frozenset({"float64", "int64", "uint64", "bool"})
-#: Outputs of a thread that are tried, and threads of a block if a device names no limit.
-ITEMS, MOST_THREADS = (1, 2, 4), 1024
+#: Outputs of a thread that are tried.
+ITEMS = (1, 2, 4)
 #: A line of L1 has at most so many sectors for each of its own; a lane reads words of so many bytes at a time.
 SECTORS_A_LINE, WORD_BYTES = 4, 4
 #: Lines that a window's row touches beside its own, as it starts anywhere in one.
@@ -82,7 +82,7 @@ class GpuDirect(Recipe):
         if ctx.reject(None if g.spatial else NO_LOOP) or ctx.reject(_own_stage(ctx)):
             return []
         outputs, warp = prod(g.extents[i] for i in g.spatial), device.vector_width
-        most = device.limits.max_threads_per_block or MOST_THREADS
+        most = device.limits.most_threads
         counts = [warp << n for n in range(max(0, (most // warp).bit_length()))]
         every = [(t, i, v) for v in _vector_widths(g, device) for i in ITEMS for t in counts]
         ctx.considered += len(every)

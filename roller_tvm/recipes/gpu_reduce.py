@@ -34,7 +34,7 @@ from ..roller.alignment import Rejection
 from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, ComputeAt, Inline, Split, Step
-from .gpu_direct import MOST_THREADS, NO_LOOP
+from .gpu_direct import NO_LOOP
 from .gpu_nests import candidates, linear_tile, tiles_loops
 from .gpu_rules import Rules
 from .recipe import Candidate, Context, Fit, Recipe
@@ -64,7 +64,7 @@ class GpuReduce(Recipe):
             return []
         length = prod(g.extents[i] for i in g.reduce)
         outputs = prod(g.extents[i] for i in g.spatial)
-        most = device.limits.max_threads_per_block or MOST_THREADS
+        most = device.limits.most_threads
         every: list[tuple[int, int]] = []
         lane = device.vector_width
         # If gpu.direct does not apply, even a reduction shorter than a warp is shared.

@@ -60,7 +60,7 @@ class GpuRows(Recipe):
         output = expression.stage(nest.output)
         count = prod(a.extent for a in output.spatial[: nest.rows])
         length = prod(a.extent for a in output.spatial[nest.rows :])
-        most = device.limits.max_threads_per_block or 1024
+        most = device.limits.most_threads
         found: Ranked = []
         for form, read in forms(expression, nest):
             lanes = device.vector_width

@@ -228,8 +228,6 @@ INTRINSICS = {
 ROUNDING = {("float32", "float32"): Instruction()}
 # Neighbouring elements of a row that a lane holds in the sums of an mma (PTX ISA, fragments of m16n8k16).
 PAIR = 2
-#: Threads of a block if a device names no limit.
-MOST_THREADS = 1024
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4, 8), (4, 3, 2, 1), (1, 2, 4, 8, 16)
 
@@ -327,7 +325,7 @@ def shapes(product_: Product, device: DeviceSpec) -> TensorShapes:
     """Return tiles of whole fragments, none larger than twice the product's own extents."""
     _, m, n, k = product_.sizes
     depth = DEPTH_BYTES // product_.element_bytes
-    most = (device.limits.max_threads_per_block or MOST_THREADS) // device.vector_width
+    most = device.limits.most_threads // device.vector_width
     bm, bn, wm, wn, steps = np.array(list(product(BLOCKS, BLOCKS, WARPS, WARPS, STEPS)), np.int64).T
     fits = ((bm == 1) | (bm * FRAGMENT < 2 * m)) & ((bn == 1) | (bn * FRAGMENT < 2 * n))
     fits &= (bm % wm == 0) & (bn % wn == 0) & ((bm // wm) * (bn // wn) <= most)

@@ -60,7 +60,7 @@ class GpuUnrolled(Recipe):
             return []
         count = prod(g.extents[i] for i in rest)
         found: Ranked = []
-        threads, most = device.vector_width, device.limits.max_threads_per_block or 1024
+        threads, most = device.vector_width, device.limits.most_threads
         while threads <= most and (threads == device.vector_width or threads < 2 * count):
             ctx.considered += 1
             near = linear_tile(g, threads, rest)

@@ -17,10 +17,8 @@ from .. import foreign
 from ..codegen.intrinsics import register
 from ..errors import RecordError, RecordWarning, RollerError
 from ..folders import work_folder
-from ..tuning.record_rules import check_workload, parsed_record, renumbered
+from ..tuning.record_rules import NOTES, RECORDS, WORKLOADS, check_workload, parsed_record, renumbered
 from ..tuning.supervise import last_line
-
-WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
 
 
 @dataclass

@@ -182,6 +182,11 @@ class Plan:
                 if tile.shape.keys() != stage.extents.keys():
                     raise ValueError(f"rTile {tile} does not name the axes of '{stage.name}': {list(stage.extents)}")
 
+    @property
+    def on_tensor_cores(self) -> bool:
+        """True if one of its nests multiplies whole matrices."""
+        return any(p.recipe == "gpu.tensor" for p in self.programs)
+
     def words(self, whole: bool = False) -> str:
         """Return the plan in one line: recipe and tiles of each nest, without axes of one iteration.
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from .numbering import dtype_of_node
 
-_COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
+#: Node of a combiner -> te.compute's name for it, by which ``StageReader`` tells reductions.
+COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
 
 def begins_neutral(reducer: Any, combiner: str) -> bool:
@@ -30,7 +31,7 @@ def combiner_of(reducer: Any) -> str:
     if len(results) != 1:
         return "other"
     result = results[0]
-    kind = _COMBINERS.get(type(result).__name__)
+    kind = COMBINERS.get(type(result).__name__)
     if kind is None:
         return "other"
     sides = {str(reducer.lhs[0].name), str(reducer.rhs[0].name)}

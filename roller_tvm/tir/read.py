@@ -11,6 +11,7 @@ from ..ir.expression import TensorExpression
 from ..ir.pattern import choose_anchor
 from ..ir.stage import Stage, Tensor
 from ..te.body import StageReader
+from ..te.combiners import COMBINERS
 from ..te.nodes import REMEDY, dtype_of, extent_of, unique
 from .nodes import (
     AlreadyScheduled,
@@ -23,9 +24,6 @@ from .nodes import (
     start_of,
     structurally_equal,
 )
-
-#: Node of a combiner -> te.compute's name for it, by which ``StageReader`` tells reductions.
-_COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
 
 @dataclass(frozen=True)
@@ -227,7 +225,7 @@ def _view(nest: Nest, name: str) -> Compute:
     combiner, sources, turned = "other", [], False
     if len(values) == 1:
         node = values[0]
-        kind = _COMBINERS.get(type(node).__name__)
+        kind = COMBINERS.get(type(node).__name__)
         sides = getattr(node, "a", None), getattr(node, "b", None)
         for back, (mine, other) in enumerate((sides, sides[::-1])):
             if kind and _is_own(mine, own) and not _reads_own(other, own):

@@ -180,12 +180,8 @@ def find_candidates(
 def _plans(operator: Operator, device: DeviceSpec, top: int) -> list[RankedPlan]:
     cache = plan_cache()
     plans = list(cache.construct(operator.expression, device, top, operator.features).plans)
-    if operator.features.tensor_cores and all(_tensor_cores(ranked) for ranked in plans):
+    if operator.features.tensor_cores and all(ranked.plan.on_tensor_cores for ranked in plans):
         plans += cache.construct(operator.expression, device, 1).plans  # in case TVM finds no product in the function
     if device.kind == "gpu":  # last of all, in case every plan spills
         plans += plan_variants(plans[0])
     return plans
-
-
-def _tensor_cores(ranked: RankedPlan) -> bool:
-    return any(program.recipe == "gpu.tensor" for program in ranked.plan.programs)

@@ -14,6 +14,9 @@ from typing import Any
 
 from .. import foreign
 
+#: MetaSchedule's files of a database, and our own beside them.
+WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())

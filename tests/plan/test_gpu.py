@@ -13,6 +13,7 @@ from roller_tvm.micro_perf.gpu_nest import GpuNest, columns
 from roller_tvm.micro_perf.gpu_tiles import Tiled
 from roller_tvm.micro_perf.storage import alignments, storage_elements
 from roller_tvm.planner import construct
+from roller_tvm.planner.construct import BLOCKS_PER_UNIT, _part_splits
 from roller_tvm.recipes.fetching import fetch_vectors
 from roller_tvm.recipes.gpu_reduce import spans
 from roller_tvm.recipes.gpu_tile_candidates import near_divisor
@@ -146,6 +147,20 @@ def test_a_long_reduction_of_few_outputs_keeps_every_unit_busy(shape, axis):
     (split,) = best.plan.split_reductions
     assert best.estimate.programs[0].blocks >= 0.9 * spec.units and split.parts > 1
     assert best.seconds < 3 * best.plan.expression.io_bytes / (spec.far.bandwidth_gbps * 1e9)
+
+
+def test_a_reduction_of_terms_that_lie_apart_has_parts_for_threads_not_for_units():
+    """Terms two elements apart: a thread computes an output, so parts fill threads; side by side a block does."""
+    spec = device("v100")
+
+    def parts(outputs, first):
+        shape = (1 << 20, outputs) if first else (outputs, 1 << 20)
+        found = _part_splits(operator("reduce_sum", shape=shape, axis=(1 - first,)), spec)
+        return max(split.parts for split in found) * outputs
+
+    assert spec.units <= parts(2, False) <= 2 * BLOCKS_PER_UNIT * spec.units
+    lanes = spec.units * spec.vector_width
+    assert parts(2, True) >= lanes and parts(64, True) >= lanes
 
 
 def test_a_step_along_a_window_divides_it():

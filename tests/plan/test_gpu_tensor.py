@@ -95,6 +95,20 @@ def test_fewer_buffers_rather_than_no_tile():
     assert max(stages) >= max(r.plan.programs[0].choice("stages") for r in found)
 
 
+def test_all_of_the_shared_memory_is_used():
+    """A plan that needs what there is to the byte is kept; with one byte less it is not."""
+    spec, expression = load_device("a100"), parse_operator(LARGE.split())
+
+    def kept(limit):
+        limits = replace(spec.limits, shared_per_block_optin_bytes=limit, shared_per_block_bytes=min(limit, 48 * 1024))
+        made = replace(spec, limits=limits)
+        found = construct(expression, made, 40, Features.of_tensor_ir(made)).plans
+        return {(r.estimate.programs[0].shared_bytes, str(r.plan.programs[0])) for r in found}
+
+    most = max(kept(96 * 1024))
+    assert most in kept(most[0]) and most not in kept(most[0] - 1)
+
+
 def test_opt_in_shared_memory_is_used_and_only_with_the_feature():
     with_it = plans(LARGE, top=40).plans
     static = load_device("a100").limits.shared_per_block_bytes

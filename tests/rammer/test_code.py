@@ -23,7 +23,7 @@ from roller_tvm.rammer import (
     VDevice,
     plan_graph,
 )  # fmt: skip
-from roller_tvm.rammer.cuda_functions import CannotFuse
+from roller_tvm.rammer.cuda_functions import _SIZES, CannotFuse, element_bytes
 from roller_tvm.rammer.fused_kernel import FusedKernel, OperatorCode, fuse
 from tests.rammer.checked import check_program
 
@@ -210,3 +210,10 @@ def test_vEUs_that_are_not_resident_together_are_refused() -> None:
     assert part.program is not None and part.program.used > 2 * DEVICE.units
     with pytest.raises(CannotFuse, match="vEUs wait for one another, and a unit of small has room for 2 of 16"):
         fuse("plan0", part.program, {"a": big, "b": next_code}, DEVICE)
+
+
+def test_vectors_of_cuda_have_the_bytes_of_their_elements() -> None:
+    bytes_of = {"float": 4, "uint": 4, "int": 4, "half": 2, "uchar": 1}
+    for name in _SIZES:
+        assert element_bytes(name, "x", "k") == bytes_of[name[:-1]] * int(name[-1])
+    assert [element_bytes(name, "x", "k") for name in ("float", "half", "int")] == [4, 2, 4]

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roller_tvm.errors import BadInput
+from roller_tvm.tuning.record_rules import NOTES, RECORDS, WORKLOADS
 
 from .records import SUFFIXES
 
-#: MetaSchedule's files of a database, plain or gzipped.
-WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+#: Ends the name of a file that is gzipped.
 PACKED = ".gz"
-#: Our own file beside them.
-NOTES = "roller_tvm.jsonl"
 
 
 def part_of_database(path: Path) -> bool:

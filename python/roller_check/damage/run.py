@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import RollerError
+from roller_tvm.folders import beside
 
 from .readers import READERS, Reader, Wrong
 from .rules import damaged
@@ -142,6 +143,5 @@ def load(path: Path) -> dict[str, Tally]:
 
 def save(path: Path, tallies: dict[str, Tally]) -> None:
     """Write the counts, whole or not at all."""
-    made = path.with_name(f"{path.name}.new")
-    made.write_text(json.dumps([asdict(t) for t in tallies.values()], indent=1), encoding="utf-8")
-    made.replace(path)
+    with beside(path) as made:
+        made.write_text(json.dumps([asdict(t) for t in tallies.values()], indent=1), encoding="utf-8")

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.folders import beside
+
 #: What names a row.
 KEY = ("kind", "commit", "machine")
 
@@ -44,9 +46,8 @@ def added(path: Path, named: Mapping[str, str], first: int, last: int, count: Ma
         before[-1][1] = last
     else:
         before.append([first, last])
-    made = path.with_name(f"{path.name}.new")
-    made.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
-    made.replace(path)
+    with beside(path) as made:
+        made.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
