@@ -25,7 +25,9 @@ RELAX = ["apache-tvm>=0.26,<0.28", "apache-tvm-ffi==0.1.14.post1", "cloudpickle"
 OPENCL = ["pyopencl"]
 # Integer sets, for proofs.
 PROOF = ["islpy"]
-TEST = ["pytest>=8", "hypothesis>=6", *PROOF, *OPENCL]
+# Several machines: Python's side of MPI, and an MPI of its own with mpirun (any other serves too).
+MPI = ["mpi4py>=4", 'openmpi>=5; sys_platform == "linux"']
+TEST = ["pytest>=8", "hypothesis>=6", *PROOF, *MPI, *OPENCL]
 
 # Packages of tools, in python/.
 TOOLS = ["roller_check", "roller_bench", "roller_bench.*"]
@@ -65,6 +67,7 @@ setup(
         "relax-torch": ["torch>=2.6"],
         "opencl": OPENCL,
         "proof": PROOF,
+        "mpi": MPI,
         # rich shows progress and tables.
         "demo": ["pillow", "rich"],
         "test": TEST,

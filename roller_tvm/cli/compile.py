@@ -18,6 +18,7 @@ from roller_tvm.cli.line import (
     check_fusion_arguments,
 )
 from roller_tvm.cli.model import add_model_arguments, open_session, read_model, say, tune_words
+from roller_tvm.cli.nodes import add_nodes_arguments, compile_for_nodes
 from roller_tvm.errors import BadInput, RecordWarning, RollerError, UnplannedWarning, UsageError, cannot_write
 from roller_tvm.models.line import SCHEDULES
 from roller_tvm.models.package import REPORT
@@ -64,12 +65,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "OpenCL by PoCL on this CPU too, and compare them with their operators; needs pyopencl and PoCL"
     )
     parser.add_argument("--on-pocl", action="store_true", help=told)
+    add_nodes_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print what was built as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Build and write the model."""
     _check_fusion(args)
+    if args.nodes is not None:
+        return compile_for_nodes(args)
+    if args.states is not None:
+        raise UsageError("it is about what --nodes does", "--states", "give --nodes too")
     session = open_session(args, "compiling a model", tell=False)
     if (records := args.tuning_records) is not None:
         session.line.check_records(records, session.aim, lambda target, place: tune_words(args, target, place))

@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE.toml", help="write a spec file too, for --device of other commands"
     )
+    told = "measure latency and bandwidth between the ranks of mpirun (or two here) too: the device's network"
+    parser.add_argument("--mpi", action="store_true", help=told)
     parser.add_argument("--json", action="store_true", help="print the device as JSON")
     parser.epilog = "The profile is kept in the user's cache folder; plan, tune and compile use it from then on.\n"
     parser.epilog += "The CPU is profiled by itself where it is first needed."
@@ -32,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.device!r} cannot be profiled", "--device", "give cpu, or cuda:0 for the first card")
     if args.out is not None and not args.out.resolve().parent.is_dir():
         raise BadInput("no such folder", str(args.out.parent), f"mkdir -p {args.out.parent}")
+    if args.mpi:
+        return _network(args)
     report = cuda_report(int(card[1] or 0), args.refresh) if card else cpu_report(refresh=args.refresh)
     if args.json:
         print(report.spec.to_json(indent=1))
@@ -45,6 +49,21 @@ def run(args: argparse.Namespace) -> int:
             print(f"use it elsewhere: roller-tvm plan ... --device {args.out}")
     if report.refused is not None:
         raise report.refused
+    return 0
+
+
+def _network(args: argparse.Namespace) -> int:
+    """Profile the CPU and the network; rank 0 prints and writes."""
+    from roller_tvm.cli.nodes import profile_network
+
+    if args.device != "cpu":
+        raise UsageError("a network links CPUs", "--mpi", "leave --device out")
+    spec = profile_network(args.refresh)
+    if spec is None:
+        return 0
+    print(spec.to_json(indent=1) if args.json else spec.describe())
+    if args.out is not None and (problem := write_whole(args.out, spec_text(spec))) is not None:
+        raise cannot_write(problem, args.out)
     return 0
 
 

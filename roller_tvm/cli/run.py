@@ -6,19 +6,16 @@ import argparse
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from roller_tvm.cli.arrays import check_writable, read_arrays, write_arrays
+from roller_tvm.cli.arrays import check_writable, write_arrays
+from roller_tvm.cli.inputs import inputs_of
 from roller_tvm.cli.line import add_line_argument, models_of
 from roller_tvm.cli.model import say
+from roller_tvm.cli.nodes import add_mpi_arguments, check_mpi_arguments, run_on_ranks
 from roller_tvm.cli.reference import compare, expected
-from roller_tvm.errors import BadInput, UsageError
-from roller_tvm.models.arguments import bind
+from roller_tvm.cli.shown import print_outputs, statistics_of, summary
+from roller_tvm.errors import UsageError
 from roller_tvm.tuning.kernel_times import KernelTime, kernel_table
-
-SEED = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="repeats of the measurement; default 10")
     parser.add_argument("--number", type=int, default=10, metavar="N", help="runs in each repeat; default 10")
     parser.add_argument("--threads", type=int, metavar="N", help="default: what this CPU scales to")
+    add_mpi_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print outputs' statistics and times as JSON")
     add_line_argument(parser)
 
@@ -77,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--emulate says nothing about time, and is its own device", which, f"leave {which} out")
     if args.unchecked and not args.emulate:
         raise UsageError("--unchecked goes with --emulate", remedy="leave it out")
+    check_mpi_arguments(args)
+    if args.mpi:
+        return run_on_ranks(args)
     from roller_tvm.device import cpu_device
     from roller_tvm.tvm_env import use_threads
     from roller_tvm.tvm_env.pin import pinned_calling_thread
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         model = line.emulate(args.PATH, not args.unchecked, say)
     else:
         model = line.open(args.PATH, args.device or "")
-    inputs = _inputs(args, model.inputs)
+    inputs = inputs_of(args, model.inputs)
     outputs = model.run(inputs)
     if args.outputs is not None:
         write_arrays(args.outputs, outputs)
@@ -108,98 +109,17 @@ def run(args: argparse.Namespace) -> int:
             kernels = model.kernel_times(inputs, args.repeat)
     if args.json:
         told = {
-            "outputs": [_statistics(o) for o in outputs], "times_s": times, "kernels": [k.to_json() for k in kernels],
+            "outputs": [statistics_of(o) for o in outputs], "times_s": times, "kernels": [k.to_json() for k in kernels],
             "device": model.kind, "threads": threads, "agrees": agreed or None,
         }  # fmt: skip
         print(json.dumps(told, indent=1))
         return 0
-    for number, output in enumerate(outputs):
-        s = _statistics(output)
-        print(
-            f"output_{number}: {s['shape']} {s['dtype']}, mean {s['mean']:.6g}, std {s['std']:.6g}, "
-            f"min {s['min']:.6g}, max {s['max']:.6g}"
-        )
-        if args.print_top:
-            _print_top(output, args.print_top)
+    print_outputs(outputs, args.print_top)
     if agreed:
         print(agreed)
     if times:
         say(f"{model.kind}, {threads} threads, {args.repeat} repeats of {args.number} runs")
-        print(_summary(times))
+        print(summary(times))
     if args.profile:
         print(kernel_table(kernels))
     return 0
-
-
-def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, ...], str]]) -> dict[str, Any]:
-    given = {} if args.inputs == "random" else read_arrays(Path(args.inputs))
-    for name in given:
-        if name not in wanted:
-            raise BadInput(f"the model has no input '{name}'", args.inputs, f"its inputs are {', '.join(wanted)}")
-    extents: dict[str, int] = {}
-    for name, array in given.items():
-        bind(extents, name, array.shape, wanted[name][0], args.inputs)
-    rng = np.random.default_rng(SEED)
-    result = {}
-    for name, (open_shape, dtype) in wanted.items():
-        shape = tuple(e if isinstance(e, int) else extents.get(e, 1) for e in open_shape)
-        if name in given:
-            result[name] = _cast(name, given[name], dtype, args.inputs)
-        elif args.fill_mode == "random" and np.issubdtype(np.dtype(dtype), np.floating):
-            result[name] = rng.random(shape).astype(dtype)
-        else:
-            known = {"zeros": np.zeros(shape, dtype), "ones": np.ones(shape, dtype)}
-            result[name] = known.get(args.fill_mode, rng.integers(0, 2, shape).astype(dtype))
-    return result
-
-
-def _cast(name: str, array: Any, dtype: str, where: str) -> Any:
-    """An input in the model's type; of whole numbers none may become another.
-
-    Raises
-    ------
-    BadInput
-        A value that the type cannot hold.
-    """
-    if array.dtype.kind not in "biuf" and "float" not in str(array.dtype):  # bfloat16 is of no kind of numpy's
-        raise BadInput(f"'{name}' is an array of {array.dtype}", where, f"give an array of {dtype}")
-    with np.errstate(all="ignore"):
-        cast = array.astype(dtype)
-        whole = np.issubdtype(np.dtype(dtype), np.integer) or np.dtype(dtype) == np.bool_
-        kept = not whole or bool(np.all(cast.astype(array.dtype) == array))
-    if not kept:
-        lost = array[cast.astype(array.dtype) != array].flat[0]
-        what = f"'{name}' has {lost} ({array.dtype}), which the model's {dtype} cannot hold"
-        raise BadInput(what, where, f"give an array of {dtype}")
-    return cast
-
-
-def _statistics(array: Any) -> dict[str, Any]:
-    values = array.astype(np.float64) if array.size else np.zeros(1)
-    return {
-        "shape": list(array.shape),
-        "dtype": str(array.dtype),
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "min": float(values.min()),
-        "max": float(values.max()),
-    }
-
-
-def _print_top(array: Any, count: int) -> None:
-    flat = array.reshape(-1)
-    order = np.argsort(flat)[::-1][:count]
-    print(f"  indices {order.tolist()}\n  values  {[float(f'{v:.6g}') for v in flat[order]]}")
-
-
-def _summary(times: list[float]) -> str:
-    """In TVMC's form."""
-    ms = np.array(times) * 1e3
-    head = ("mean (ms)", "median (ms)", "max (ms)", "min (ms)", "std (ms)")
-    values = (ms.mean(), np.median(ms), ms.max(), ms.min(), ms.std())
-    return (
-        "Execution time summary:\n"
-        + " ".join(f"{h:^12}" for h in head)
-        + "\n"
-        + " ".join(f"{v:^12.4f}" for v in values)
-    ).rstrip()

@@ -7,6 +7,7 @@ from roller_tvm.device.cuda_profile import CudaReport, cuda_report
 from roller_tvm.device.files import known_devices
 from roller_tvm.device.from_target import device_for_target, parse_target
 from roller_tvm.device.load import load_device, load_file
+from roller_tvm.device.network import Network
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 from roller_tvm.device.write import spec_text
 
@@ -17,6 +18,7 @@ __all__ = [
     "FrozenMap",
     "Limits",
     "MemoryLevel",
+    "Network",
     "arch_number",
     "cpu_device",
     "cpu_report",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.device.level import LEVEL, LIMITS, SCOPES, FileNumber
+from roller_tvm.device.network import NETWORK, Network
 from roller_tvm.device.quantity import Quantity, read_quantity
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 from roller_tvm.errors import SpecError, UnknownDevice
@@ -37,7 +38,7 @@ FORMAT_VERSION = 1
 
 TEXTS = ("name", "title", "kind", "arch", "base", "origin")
 LISTS = ("default_for", "models", "notes")
-TABLES = ("documents", "level", "limits", "peak", "tensor_peak")
+TABLES = ("documents", "level", "limits", "network", "peak", "tensor_peak")
 #: Key -> dimension of its unit.
 SCALARS = {
     "units": "units", "vector_width": "threads", "vector_load": "size", "clock": "frequency",
@@ -174,6 +175,7 @@ class _Document:
         for key in TABLES:
             self._check_table(doc.get(key, {}), key)
         self._check_keys(doc.get("limits", {}), tuple(LIMITS), "limits.")
+        self._check_keys(doc.get("network", {}), tuple(NETWORK), "network.")
         for name, table in doc.get("level", {}).items():
             self._check_table(table, f"level.{name}")
             self._check_keys(table, ("scope", *LEVEL), f"level.{name}.")
@@ -220,7 +222,7 @@ class _Document:
         flat: dict[str, Any] = {key: doc[key] for key in SCALARS if key in doc}
         for name, table in doc.get("level", {}).items():
             flat |= {f"level.{name}.{key}": value for key, value in table.items() if key != "scope"}
-        for part in ("limits", "peak", "tensor_peak"):
+        for part in ("limits", "network", "peak", "tensor_peak"):
             flat |= {f"{part}.{key}": value for key, value in doc.get(part, {}).items()}
         found = {key: read_quantity(value, f"{self.where}: {key}", self.shipped) for key, value in flat.items()}
         for key, quantity in found.items():
@@ -248,6 +250,7 @@ class _Document:
                 peak_gflops=self._rates("peak", "peak_gflops"),
                 tensor_gflops=self._rates("tensor_peak", "tensor_gflops"),
                 clock_ghz=self.clock, launch_overhead_us=float(self._scalar("launch_overhead", "launch_overhead_us")),
+                network=self._network(),
                 source="data sheet" if self.shipped else str(self.doc.get("origin", "user")),
                 sources=self._sources(), notes=(*self._of_base("notes", ()), *self.doc.get("notes", ())),
             )  # fmt: skip
@@ -288,6 +291,14 @@ class _Document:
         """Return field -> value of the numbers in one of the document's tables, such as 'level.dram'."""
         given = [key.removeprefix(f"{part}.") for key in self.quantities if key.startswith(f"{part}.")]
         return {numbers[key].field: self._number(f"{part}.{key}", numbers[key].dimension) for key in given}
+
+    def _network(self) -> Network | None:
+        base, given = self._of_base("network"), self._table("network", NETWORK)
+        if base is not None:
+            return replace(base, **given)
+        if given and (absent := [key for key, number in NETWORK.items() if number.field not in given]):
+            raise self._missing(f"network.{absent[0]}")
+        return Network(**given) if given else None
 
     def _levels(self) -> tuple[MemoryLevel, ...]:
         """Return the levels by scope, then by capacity, largest first: those added to a base in their place."""

@@ -17,6 +17,7 @@ from roller_tvm.errors import SpecError
 _SIZE = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BANDWIDTH = {"MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3, "PB/s": 1e6, "GiB/s": 2**30 / 1e9, "TiB/s": 2**40 / 1e9}
+_BANDWIDTH |= {"Gbit/s": 0.125}
 _RATE = {"GFLOP/s": 1.0, "TFLOP/s": 1e3, "PFLOP/s": 1e6, "GOP/s": 1.0, "TOP/s": 1e3}
 _TIME_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 
@@ -35,6 +36,7 @@ UNITS: dict[str, dict[str, float]] = {
     "ratio": {"ratio": 1.0},
     "bytes_per_cycle": {"B/cycle": 1.0},
     "units": dict.fromkeys(("units", "SM", "CU", "cores", "tiles"), 1.0),
+    "nodes": {"nodes": 1.0},
     "threads": dict.fromkeys(("threads", "lanes"), 1.0),
     "blocks": dict.fromkeys(("blocks", "workgroups"), 1.0),
     "registers": {"registers": 1.0},
@@ -46,7 +48,7 @@ UNITS: dict[str, dict[str, float]] = {
 }
 #: Dimensions whose canonical numbers are whole.
 WHOLE = frozenset(
-    {"size", "units", "threads", "blocks", "registers", "banks", "ways", "lanes", "schedulers", "instructions"}
+    {"size", "units", "nodes", "threads", "blocks", "registers", "banks", "ways", "lanes", "schedulers", "instructions"}
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from roller_tvm.device.frozen import FrozenMap, check, is_int, positive
 from roller_tvm.device.level import SCOPES, Limits, MemoryLevel
+from roller_tvm.device.network import Network
 from roller_tvm.errors import SpecError
 
 FORMAT_VERSION = 1
@@ -45,6 +46,8 @@ class DeviceSpec:
         Memory levels from far ('dram') to near ('register').
     peak_gflops, tensor_gflops : FrozenMap
         GFLOP/s of the whole device by input dtype: ordinary (FMA) units, and tensor or matrix cores.
+    network : Network, optional
+        Links to other nodes of this kind, outside the levels. Plans of kernels, and `digest`, know nothing of it.
     source : str
         Origin of the numbers: 'data sheet', 'profiled', 'estimated' or 'user'.
     sources, notes : outside equality, `digest` and hash
@@ -73,6 +76,7 @@ class DeviceSpec:
     clock_ghz: float
     launch_overhead_us: float
     title: str = ""
+    network: Network | None = None
     source: str = "data sheet"
     sources: FrozenMap[str] = field(default_factory=FrozenMap, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -215,6 +219,7 @@ class DeviceSpec:
             **{key: getattr(self, key) for key in _SCALARS},
             "levels": [asdict(level) for level in self.levels],
             "limits": asdict(self.limits),
+            **({"network": asdict(self.network)} if self.network else {}),
             **{key: dict(getattr(self, key)) for key in _MAPS},
             "notes": list(self.notes),
         }
@@ -233,6 +238,8 @@ class DeviceSpec:
         try:
             data["levels"] = tuple(MemoryLevel(**level) for level in data["levels"])
             data["limits"] = Limits(**data["limits"])
+            if data.get("network") is not None:
+                data["network"] = Network(**data["network"])
             data |= {key: FrozenMap(data.get(key, {})) for key in _MAPS}
             data["notes"] = tuple(data.get("notes", ()))
             return cls(**data)
@@ -263,8 +270,8 @@ class DeviceSpec:
     @cached_property
     def _digest(self) -> str:
         data = self.to_dict()
-        for key in ("title", "sources", "notes", "source"):
-            del data[key]
+        for key in ("title", "sources", "notes", "source", "network"):
+            data.pop(key, None)
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -306,6 +313,9 @@ class DeviceSpec:
             if table:
                 rates = ", ".join(f"{k} {_si(v * 1e9, 'FLOP/s')}" for k, v in table.items())
                 lines.append(f"  {word}: {rates}")
+        if self.network is not None:
+            rate = _si(self.network.bandwidth_gbps * 1e9, "B/s")
+            lines.append(f"  network: {self.network.nodes} nodes, {rate} a node, {self.network.latency_us:.3g} us")
         limits = asdict(self.limits).items()
         lines.append("  limits: " + ", ".join(f"{k} {_plain(v)}" for k, v in limits if v is not None))
         lines += [f"  note: {note}" for note in self.notes]

@@ -7,6 +7,7 @@ import re
 
 from roller_tvm.device.files import FORMAT_VERSION
 from roller_tvm.device.level import LEVEL, LIMITS
+from roller_tvm.device.network import NETWORK
 from roller_tvm.device.quantity import canonical_unit
 from roller_tvm.device.spec import DeviceSpec
 
@@ -50,6 +51,11 @@ def spec_text(spec: DeviceSpec) -> str:
     for key, number in LIMITS.items():
         if (value := getattr(spec.limits, number.field)) is not None:
             lines.append(entry(key, value, canonical_unit(number.dimension), "limits"))
+    if spec.network is not None:
+        lines += ["", "[network]"]
+        for key, number in NETWORK.items():
+            value = getattr(spec.network, number.field)
+            lines.append(entry(key, value, canonical_unit(number.dimension), "network"))
     for section, table in (("peak", spec.peak_gflops), ("tensor_peak", spec.tensor_gflops)):
         if table:
             lines += ["", f"[{section}]", *(entry(dtype, rate, "GFLOP/s", section) for dtype, rate in table.items())]

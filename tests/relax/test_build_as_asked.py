@@ -10,7 +10,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te  # noqa: E402
 
-from roller_tvm.cli.run import _inputs  # noqa: E402
+from roller_tvm.cli.inputs import inputs_of  # noqa: E402
 from roller_tvm.errors import BadInput, UnsupportedOperator  # noqa: E402
 from roller_tvm.relax import build, load_model  # noqa: E402
 from roller_tvm.relax.package import arrays_of  # noqa: E402
@@ -115,9 +115,9 @@ def test_a_whole_number_does_not_become_another(given, dtype, lost, tmp_path):
     np.savez(tmp_path / "in.npz", x=given)
     args = argparse.Namespace(inputs=str(tmp_path / "in.npz"), fill_mode="random")
     with pytest.raises(BadInput, match=f"'x' has {lost} .*the model's {dtype} cannot hold"):
-        _inputs(args, {"x": ((2,), dtype)})
+        inputs_of(args, {"x": ((2,), dtype)})
     np.savez(tmp_path / "in.npz", x=np.array([1.0, 0.0]))
-    assert _inputs(args, {"x": ((2,), dtype)})["x"].dtype == dtype
+    assert inputs_of(args, {"x": ((2,), dtype)})["x"].dtype == dtype
 
 
 def test_shapes_and_numbers_are_results_too():

@@ -1,0 +1,96 @@
+"""From a model to a package for several nodes: read, shared, lowered, proven, each piece built as any model is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..device import DeviceSpec, spec_text
+from ..errors import BadInput, UsageError
+from ..folders import work_folder
+from ..models.line import ModelLine, Request
+from ..session import Session
+from .choose import Choice, choose_nodes
+from .lowering import Lowered, lower
+from .onnx_reader import Source, read_graph
+from .package import SUFFIX, write
+from .pieces import piece_model
+from .program import Program
+from .proof import prove
+from .times import Times
+
+
+def planned(
+    model: Any, name: str, device: DeviceSpec, nodes: int | None = None, shapes: Mapping[str, Any] | None = None,
+    states: Mapping[str, str] | None = None,
+) -> tuple[Source, Lowered]:  # fmt: skip
+    """Return the program of an ONNX model, with predictions for other numbers of nodes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    name : str
+    device : DeviceSpec
+        A node, with its network.
+    nodes : int, optional
+        By default the number that is predicted to be done first, of those that the network has.
+
+    Raises
+    ------
+    SpecError, UsageError, BadInput, UnsupportedOperator, WrongAnswer
+    """
+    source = read_graph(model, name, shapes, states)
+    times = Times(source.graph, device, 1)  # refuses a device without a network
+    most = times.network.nodes
+    if nodes is not None and not 1 <= nodes <= most:
+        raise UsageError(f"{nodes} nodes, and {device.name} has {most}", "--nodes", f"give 1 to {most}, or auto")
+    made = {c.nodes: lowered(source, device, c) for c in choose_nodes(source.graph, device, most)}
+    if nodes is None:
+        nodes = min(made, key=lambda n: (made[n].program.predicted[0].seconds, made[n].program.bytes_sent))
+    elif nodes not in made:
+        made[nodes] = lowered(source, device, choose_nodes(source.graph, device, nodes)[-1])
+    chosen = made[nodes]
+    others = tuple([m.program.predicted[0] for n, m in sorted(made.items()) if n != nodes])
+    program = replace(chosen.program, predicted=(*chosen.program.predicted, *others))
+    prove(program)
+    return source, replace(chosen, program=program)
+
+
+def lowered(source: Source, device: DeviceSpec, choice: Choice) -> Lowered:
+    """Return the program of a choice."""
+    return lower(source.graph, Times(source.graph, device, choice.nodes), choice)
+
+
+def build(
+    source: Source, made: Lowered, line: ModelLine, request: Request, output: Path,
+    tell: Callable[[str], None] | None = None,
+) -> Program:  # fmt: skip
+    """Build each node's pieces, and write the package; return the program."""
+    program = made.program
+    assert isinstance(request.device, DeviceSpec)
+    with work_folder() as folder:
+        pieces: list[tuple[int, int, Path]] = []
+        known: dict[bytes, Path] = {}  # nodes often compute the same: built once
+        for node in range(program.nodes):
+            for number in range(len(program.pieces)):
+                if tell is not None:
+                    tell(f"node {node}, piece {number + 1} of {len(program.pieces)}")
+                model = piece_model(source, made, number, node)
+                text = model.SerializeToString(deterministic=True)
+                if text not in known:
+                    path = Path(folder, f"piece{len(known)}.so")
+                    known[text] = Session(line, request).read(model).save(path)
+                pieces.append((node, number, known[text]))
+        write(output, program, spec_text(request.device), line.folder, pieces)
+    return program
+
+
+def check_output(path: Path) -> Path:
+    """Return a path that a package can be written to."""
+    if path.suffix != SUFFIX:
+        raise UsageError(f"'{path}' does not end in {SUFFIX}", "--output", f"give a name such as model{SUFFIX}")
+    if not path.resolve().parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    return path
