@@ -74,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     _check_fusion(args)
     if args.nodes is not None:
         return compile_for_nodes(args)
-    if args.states is not None:
-        raise UsageError("it is about what --nodes does", "--states", "give --nodes too")
+    for name in ("states", "along"):
+        if getattr(args, name) is not None:
+            raise UsageError("it is about what --nodes does", f"--{name}", "give --nodes too")
     session = open_session(args, "compiling a model", tell=False)
     if (records := args.tuning_records) is not None:
         session.line.check_records(records, session.aim, lambda target, place: tune_words(args, target, place))

@@ -48,6 +48,8 @@ def add_nodes_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", metavar="N", help=told)
     told = "with --nodes: outputs that are inputs of the next run and stay where they lie"
     parser.add_argument("--states", metavar='"INPUT=OUTPUT ..."', help=told)
+    told = "with --nodes: axes to share operators along ('none': each node computes all); default: the model chooses"
+    parser.add_argument("--along", metavar='"OPERATOR=AXIS ..."', help=told)
 
 
 def compile_for_nodes(args: argparse.Namespace) -> int:
@@ -70,7 +72,8 @@ def compile_for_nodes(args: argparse.Namespace) -> int:
     model = read_onnx(args.FILE, "pip install onnx", "no other file is shared among nodes")
     shapes = parse_shapes(args.input_shapes) if args.input_shapes is not None else {}
     start = time.perf_counter()
-    source, made = planned(model, str(args.FILE), device, nodes, shapes, _states(args.states))
+    source, made = planned(model, str(args.FILE), device, nodes, shapes, _pairs(args.states, "--states"),
+                           _pairs(args.along, "--along"))  # fmt: skip
     if args.json:
         print(json.dumps({"output": str(output), "nodes": made.program.nodes, "bytes_sent": made.program.bytes_sent,
                           "predicted": [vars(p) for p in made.program.predicted]}, indent=1))  # fmt: skip
@@ -91,13 +94,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _states(text: str | None) -> dict[str, str]:
+def _pairs(text: str | None, option: str) -> dict[str, str]:
     found = {}
     for word in (text or "").split():
-        name, sign, output = word.partition("=")
-        if not (name and sign and output):
-            raise UsageError(f"{word!r} is not INPUT=OUTPUT", "--states", 'write "past=present ..."')
-        found[name] = output
+        name, _, value = word.rpartition("=")
+        if not (name and value):
+            raise UsageError(f"{word!r} is not NAME=VALUE", option, 'write "a=b c=d"')
+        found[name] = value
     return found
 
 

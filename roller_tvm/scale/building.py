@@ -24,7 +24,7 @@ from .times import Times
 
 def planned(
     model: Any, name: str, device: DeviceSpec, nodes: int | None = None, shapes: Mapping[str, Any] | None = None,
-    states: Mapping[str, str] | None = None,
+    states: Mapping[str, str] | None = None, along: Mapping[str, str] | None = None,
 ) -> tuple[Source, Lowered]:  # fmt: skip
     """Return the program of an ONNX model, with predictions for other numbers of nodes.
 
@@ -36,12 +36,14 @@ def planned(
         A node, with its network.
     nodes : int, optional
         By default the number that is predicted to be done first, of those that the network has.
+    along : mapping of operator (or its first output) to axis, optional
+        Axes that are not the model's to choose; 'none' has each node compute all of it.
 
     Raises
     ------
     SpecError, UsageError, BadInput, UnsupportedOperator, WrongAnswer
     """
-    source = read_graph(model, name, shapes, states)
+    source = _along(read_graph(model, name, shapes, states), along or {})
     times = Times(source.graph, device, 1)  # refuses a device without a network
     most = times.network.nodes
     if nodes is not None and not 1 <= nodes <= most:
@@ -56,6 +58,22 @@ def planned(
     program = replace(chosen.program, predicted=(*chosen.program.predicted, *others))
     prove(program)
     return source, replace(chosen, program=program)
+
+
+def _along(source: Source, along: Mapping[str, str]) -> Source:
+    """Return the model with the axes of some operators decided."""
+    ops = list(source.graph.ops)
+    for name, axis in along.items():
+        number = next((n for n, op in enumerate(ops) if name in (op.name, op.outputs[0])), None)
+        if number is None:
+            raise BadInput(f"has no operator '{name}'", source.graph.name, "name one by its name or its first output")
+        wanted = "" if axis == "none" else axis
+        ways = tuple([way for way in ops[number].ways if way.axis == wanted])
+        if not ways:
+            known = ", ".join(way.axis or "none" for way in ops[number].ways)
+            raise BadInput(f"'{name}' is not shared along '{axis}'", source.graph.name, f"its axes are {known}")
+        ops[number] = replace(ops[number], ways=ways)
+    return replace(source, graph=replace(source.graph, ops=tuple(ops)))
 
 
 def lowered(source: Source, device: DeviceSpec, choice: Choice) -> Lowered:

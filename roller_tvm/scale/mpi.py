@@ -170,8 +170,8 @@ class Ranks:
             left = still
             waited = time.monotonic() - start
             if left and waited > self.limit:
-                names = ", ".join(map(str, sorted({peer for peer, _, _ in left if peer >= 0}))) or "another"
-                told = f"{what}: nothing from rank {names} for {self.limit:g} s"
+                names = ", ".join(map(str, sorted({peer for peer, _, _ in left if peer >= 0})))
+                told = f"{what}: nothing from {f'rank {names}' if names else 'another rank'} for {self.limit:g} s"
                 raise RankError(told, self.name, "look at that rank; --time-limit SECONDS waits longer")
             if left:
                 time.sleep(0 if waited < AWAKE else NAP)

@@ -13,6 +13,7 @@ from roller_tvm.errors import RollerError
 from roller_tvm.scale import mpi
 from roller_tvm.scale.building import planned
 from roller_tvm.scale.package import BUILD, DEVICE, PROGRAM, Package, write
+from roller_tvm.scale.proof import refutations
 from tests.scale import models
 from tests.scale.kit import CPU, FREE, RACK, device, lowered
 from tests.scale.test_ranks import AS_ROOT, needs_mpi
@@ -49,7 +50,9 @@ def test_a_product_is_compiled_and_run_on_two_ranks(files, capsys):
     (["--nodes", "2", "-o", "product.so"], "does not end in .nodes"),
     (["--nodes", "2", "--prove"], "does not go with --nodes"),
     (["--nodes", "2", "--device", "a100"], "states no network"),
-    (["--nodes", "2", "--states", "x"], "is not INPUT=OUTPUT"),
+    (["--nodes", "2", "--states", "x"], "is not NAME=VALUE"),
+    (["--nodes", "2", "--along", "y0=q"], "its axes are none, m, n, k"),
+    (["--nodes", "2", "--along", "z=m"], "has no operator 'z'"),
     (["--states", "x=y"], "give --nodes too"),
 ])  # fmt: skip
 @pytest.mark.te
@@ -68,6 +71,12 @@ def test_mistakes_are_told_in_one_line(files, capsys, more, told):
 def test_mistakes_of_a_run_are_told_in_one_line(tmp_path, capsys, words, told):
     assert main(["run", str(tmp_path / "model.nodes"), *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_person_chooses_the_axis():
+    source, made = planned(models.product(), "product", device(RACK), 4, along={"y0": "k", "y": "none"})
+    assert dict(made.program.ways) == {"y0": "k", "y": ""}
+    assert not list(refutations(made.program)) and source.graph.ops[0].ways[0].sums
 
 
 def test_a_package_goes_through_its_file(tmp_path):
