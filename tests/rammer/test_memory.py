@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -64,11 +65,12 @@ def chain(length: int, size: int) -> DataFlowGraph:
     return DataFlowGraph(tuple(ROperator(f"op{n}", one, (f"op{n - 1}",) if n else (), size) for n in range(length)))
 
 
-def test_a_chain_is_cut_where_the_cache_is_full() -> None:
+@pytest.mark.parametrize("policy", ["wavefront", "front", "list"])
+def test_a_chain_is_cut_where_the_cache_is_full(policy: str) -> None:
     graph = chain(12, 1000)  # one by one two buffers are alive
-    (whole,) = plan_graph(graph, with_l2(10_000), "wavefront").parts
+    (whole,) = plan_graph(graph, with_l2(10_000), policy).parts
     assert len(whole.kernels) == 12
-    cut = plan_graph(graph, with_l2(9_999), "wavefront")
+    cut = plan_graph(graph, with_l2(9_999), policy)
     assert [len(p.kernels) for p in cut.parts] == [11, 1]
     assert "ends before op11: 11.7 KiB would be alive, 11.7 KiB at most" in cut.parts[0].reasons[-1]
 
