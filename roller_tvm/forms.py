@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,10 +46,9 @@ class Forms:
 
     def run(self) -> list[str]:
         """Try them, have the session take what is faster, and return what became of each."""
-        line, session, told = self.session.line, self.session, list[str]()
-        for form in line.forms(session.job, use_threads(session.request.threads, session.threads)):
-            if form.name in self.kept.tried:
-                continue
+        told, seen = list[str](), set(self.kept.tried)
+        while (form := next((one for one in self._all() if one.name not in seen), None)) is not None:
+            seen.add(form.name)
             why, took = self._refusal(form), ""
             if not why:
                 try:
@@ -62,6 +61,11 @@ class Forms:
                     why = last_line(error)
             told.append(f"{form.name}: {took or f'not tried, {why}'}")
         return told
+
+    def _all(self) -> Sequence[Form]:
+        """Return the forms of the model as it is now."""
+        session = self.session
+        return session.line.forms(session.job, use_threads(session.request.threads, session.threads))
 
     def _refusal(self, form: Form) -> str:
         if form.why:

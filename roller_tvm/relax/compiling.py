@@ -67,9 +67,7 @@ def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str]
         lowered = pipeline(mod)
     functions = {var: func for var, func in lowered.functions_items() if is_prim_func(func)}
     told = dict(lowered.attrs) if lowered.attrs else {}
-    # Of a module's attributes, which may hold large constants, code generation asks for this one.
-    attrs = {name: value for name, value in told.items() if name == "system_lib_prefix"}
-    kernels = _Kernels(functions, attrs, target, progress or (lambda _: None))
+    kernels = _Kernels(functions, code_attrs(told), target, progress or (lambda _: None))
     builders = relax.ExecBuilder(), relax.ExecBuilder()  # a virtual machine changes the executable that it runs
     for builder in builders:
         vm_build._vmcodegen(builder, lowered)
@@ -179,6 +177,11 @@ def _in_memory(attrs: Any, target: Any, var: Any, func: Any) -> Any:
     kernel = _built(attrs, target, var, func)
     kernel[str(var.name_hint)]  # its code is generated at the first look-up
     return kernel
+
+
+def code_attrs(attrs: Any) -> dict[str, Any]:
+    """Return what code generation asks for of a module's attributes, which may hold large constants."""
+    return {name: value for name, value in dict(attrs or {}).items() if name == "system_lib_prefix"}
 
 
 def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:

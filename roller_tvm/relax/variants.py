@@ -23,7 +23,7 @@ from ..errors import MeasureError
 from ..explore.dispatch import FFI, SITE, Site, Table, Variant, source
 from ..tuning.explorable import Arguments, Linked
 from ..tuning.supervise import last_line
-from .compiling import Compiled, object_of, on_all_cores
+from .compiling import Compiled, code_attrs, object_of, on_all_cores
 from .concat_in_place import PLACES
 from .constants import array_of
 from .marks import ORIGIN
@@ -62,7 +62,7 @@ def with_variants(
         return cuda_library(made, target, folder)
     made = _sites(mod, plans, target, device, memory_bytes, lower(target))
     lowered = made.lowered
-    paths = _compiled(made.kernels, lowered.attrs, target, folder)
+    paths = _compiled(made.kernels, code_attrs(lowered.attrs), target, folder)
     made.without({name: why for name, (path, why) in paths.items() if path is None})
     code = folder / "sites.cc"
     code.write_text(source(made.sites, FFI), encoding="utf-8")

@@ -146,12 +146,14 @@ class RelayModels(ModelLine):
         beside = Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else "")
         if job.aim.device.kind != "cpu":
             return (beside,)
-        none = "" if "nn.conv2d" in str(job.model.mod["main"]) else "there is no convolution"
+        layouts = _layouts(job.model.mod)
+        none = "" if layouts else "there is no convolution"
+        nhwc, nchw = (none or ("they are already" if layouts == {name} else "") for name in ("NHWC", "NCHW"))
         fewer = max(1, threads // 2)
         return (
-            Form("activations as NHWC", {"arranged": "NHWC"}, none),
+            Form("activations as NHWC", {"arranged": "NHWC"}, nhwc),
             Form("Winograd's algorithm", {"arranged": "NHWC", "winograd": True}, none),
-            Form("activations as NCHW", {"arranged": "NCHW"}, none),
+            Form("activations as NCHW", {"arranged": "NCHW"}, nchw),
             Form("weights as they are", {"packed": False}),
             beside,
             Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
@@ -227,6 +229,20 @@ class RelayModels(ModelLine):
 
         program = TeProgram.of_reading(read_te(tensors), tensors)
         return check_resources(ranked.plan, ranked.estimate, program, (device.arch,))
+
+
+def _layouts(mod: Any) -> set[str]:
+    """Return how the convolutions of a model have their activations."""
+    from tvm import relay
+
+    found: set[str] = set()
+
+    def note(expr: Any) -> None:
+        if isinstance(expr, relay.Call) and "conv2d" in getattr(expr.op, "name", ""):
+            found.add(str(getattr(expr.attrs, "data_layout", "")))
+
+    relay.analysis.post_order_visit(mod["main"], note)
+    return found - {""}
 
 
 def _scheduled(tensors: Sequence[Any], steps: Sequence[Any]) -> tuple[Any, list[Any]]:

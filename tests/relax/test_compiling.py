@@ -14,12 +14,13 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te  # noqa: E402
 
+import roller_tvm  # noqa: E402
 from roller_tvm import disk_cache, forks  # noqa: E402
 from roller_tvm.codegen import kernel_cache  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import ToolchainError, UnsupportedOperator  # noqa: E402
 from roller_tvm.models.package import REPORT  # noqa: E402
-from roller_tvm.relax import build, compiling, kernels, layout_cost, pipeline, prepare, schedule  # noqa: E402
+from roller_tvm.relax import build, compiling, explored_plans, kernels, layout_cost, pipeline, prepare, schedule  # noqa: E402
 from roller_tvm.relax.package import LoadedModel, save_model, with_signature  # noqa: E402
 
 from .networks import LLVM, classifier, default, run, values  # noqa: E402
@@ -171,6 +172,16 @@ def test_a_kernel_serves_under_another_name(monkeypatch, compiled, kept, tmp_pat
     assert made("add", "lv3") == objects[0] and len(compiled) == 2
     made("add12", "lv17")
     assert len(compiled) == 3
+
+
+def test_an_exploration_compiles_none_of_the_kernels_of_the_build(monkeypatch, compiled, kept, tmp_path):
+    monkeypatch.setattr(compiling, "may_fork", lambda cache: False)  # what forks compile is not seen
+    job = roller_tvm.compile(NETWORK, LLVM)._session.job
+    compiled.clear()
+    linked = explored_plans.plan(job, None, 2, lambda name: 1.0, 0.0).linked(tmp_path, 1 << 20)
+    names = [name for functions in compiled for name in functions]
+    assert any(name.startswith("v1_") for name in names) and not any(name.startswith("v0_") for name in names), names
+    assert all(site.variants[0].kernel.startswith("v0_") for site in linked.sites)
 
 
 def test_forks_make_what_one_process_makes(monkeypatch, tmp_path):

@@ -40,6 +40,10 @@ def kernels(model):
     return [plan.kernel for plan in model.report().plans]
 
 
+def forms_of(model):
+    return {form.name: form for form in model._session.line.forms(model._session.job, 2)}
+
+
 @pytest.fixture(scope="module")
 def expected():
     return compiled(schedules="tvm").run({"x": X})[0]
@@ -54,7 +58,10 @@ def test_every_form_is_right_and_what_is_faster_is_kept(said, expected, tmp_path
     monkeypatch.setattr(winograd.use_winograd, "__defaults__", (0.0,))  # wherever it applies
     place, model = tmp_path / "records.json", compiled()
     said["faster"] += ["Winograd's algorithm", "weights as they are", "threads: 1"]
+    nchw = forms_of(model)["activations as NCHW"]
+    assert nchw.why == "they are already" and not forms_of(model)["activations as NHWC"].why
     notes = notes_of(model.explore({"x": X}, top=1, records=place))
+    assert forms_of(model)["activations as NHWC"].why == "they are already"
     assert "taken (kept" in notes["Winograd's algorithm"] and "explore again" in notes["Winograd's algorithm"]
     assert "not taken" in notes["activations as NHWC"] and notes["activations as NCHW"].endswith("not taken")
     assert "taken (kept" in notes["weights as they are"] and "taken (kept" in notes["threads: 1"]
