@@ -221,7 +221,9 @@ def _ordered(made: _Lowering, inputs: Mapping[str, str], outputs: Mapping[str, s
         made.graph.name, made.nodes, tuple(made.buffers.values()),
         tuple([_piece(made, group, wanted, n, pieces) for n, group in enumerate(pieces)]), tuple(made.rounds),
         tuple([_of_node(made, order, node) for node in range(made.nodes)]), inputs, outputs, made.graph.states,
-        tuple([(op.name, way.axis) for op, way in zip(made.graph.ops, made.choice.ways, strict=True)]), (predicted,),
+        tuple([(op.name, way.axis) for op, way in zip(made.graph.ops, made.choice.ways, strict=True)]),
+        tuple([(op.name, tile) for op, way in zip(made.graph.ops, made.choice.ways, strict=True)
+               if (tile := made.times.tile(op, way)) is not None]), (predicted,),
     )  # fmt: skip
     kept = {b for p in program.pieces for b in (*p.inputs, *p.outputs)}
     kept |= {b for r in program.rounds for b in (r.source, r.target)} | {*inputs.values(), *outputs.values()}

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadInput
+from ..roller.rtile import RTile
 from .moves import Step
 from .placement import Placement, Window, inner_rows
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 COMPUTE, SEND, RECEIVE, FINISH = KINDS = ("compute", "send", "receive", "finish")
 
 
@@ -135,6 +136,8 @@ class Program:
     inputs, outputs : mapping of the model's name to buffer
     states : mapping of input to output
     ways : tuple of (operator, axis)
+    tiles : tuple of (operator, RTile)
+        The part of a node, of operators with a tensor expression.
     predicted : tuple of Predicted
         The first is that of this program, the others of other numbers of nodes.
 
@@ -155,6 +158,7 @@ class Program:
     outputs: Mapping[str, str]
     states: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[tuple[str, str], ...] = ()
+    tiles: tuple[tuple[str, RTile], ...] = ()
     predicted: tuple[Predicted, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
@@ -175,7 +179,8 @@ class Program:
             "rounds": [[r.source, r.target, r.step.to_json()] for r in self.rounds],
             "instructions": [[[i.kind, i.number, i.peer, i.size] for i in node] for node in self.instructions],
             "inputs": dict(self.inputs), "outputs": dict(self.outputs), "states": dict(self.states),
-            "ways": [list(way) for way in self.ways], "predicted": [vars(p) for p in self.predicted],
+            "ways": [list(way) for way in self.ways],
+            "tiles": [[op, tile.to_json()] for op, tile in self.tiles], "predicted": [vars(p) for p in self.predicted],
         }  # fmt: skip
         return json.dumps(data)
 
@@ -201,6 +206,7 @@ class Program:
                 tuple([Round(a, b, Step.from_json(s)) for a, b, s in data["rounds"]]),
                 tuple([tuple([Instruction(*i) for i in node]) for node in data["instructions"]]),
                 data["inputs"], data["outputs"], data["states"], tuple([(o, a) for o, a in data["ways"]]),
+                tuple([(o, RTile.from_json(t)) for o, t in data["tiles"]]),
                 tuple([Predicted(**p) for p in data["predicted"]]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -210,6 +216,7 @@ class Program:
         lines = [f"{self.name} on {self.nodes} nodes: {self.bytes_sent} bytes sent a run"]
         axes = {axis for _, axis in self.ways if axis}
         lines += [f"  shared along {axis}: {_names(self.ways, axis)}" for axis in sorted(axes)]
+        lines += [f"  rTile of {op}: {tile}" for op, tile in self.tiles]
         for number, made in enumerate(self.rounds):
             of = self.buffer(made.source)
             lines.append(f"  r{number}: {of.tensor} {list(of.shape)} from {of.placement} to "

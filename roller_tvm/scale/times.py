@@ -10,9 +10,13 @@ from ..errors import SpecError, UnsupportedOperator
 from ..ir import TensorExpression
 from ..ir.operators import operator
 from ..planner.construct import construct
+from ..roller.rtile import RTile
 from .graph import Graph, Op, Way
 from .moves import Step, steps
 from .placement import WHOLE, Placement
+
+#: The level of the network in rTiles.
+NETWORK = "network"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -48,11 +52,19 @@ class Times:
         """Return the time of the part of a node, one of those with the most work."""
         key = (op.outputs[0], way)
         if key not in self._known:
-            node = self.nodes - 1  # which has the larger share
-            ins = tuple([self._shape(name, way.needs(n), node) for n, name in enumerate(op.inputs)])
-            outs = tuple([self._shape(name, way.makes(n), node) for n, name in enumerate(op.outputs)])
-            self._known[key] = self.of_shapes(op, ins, outs)
+            self._known[key] = self.of_shapes(op, *self.part(op, way))
         return self._known[key]
+
+    def part(self, op: Op, way: Way) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        """Return the shapes of the inputs and outputs of the part of a node with the larger share."""
+        node = self.nodes - 1
+        ins = tuple([self._shape(name, way.needs(n), node) for n, name in enumerate(op.inputs)])
+        return ins, tuple([self._shape(name, way.makes(n), node) for n, name in enumerate(op.outputs)])
+
+    def tile(self, op: Op, way: Way) -> RTile | None:
+        """Return the rTile of an operator at the level of the network; None for one without an expression."""
+        expression = op.expression(*self.part(op, way))
+        return RTile(NETWORK, tuple(expression.anchor.extents.items())) if expression is not None else None
 
     def of_shapes(self, op: Op, ins: tuple[tuple[int, ...], ...], outs: tuple[tuple[int, ...], ...]) -> float:
         """Return the time of an operator on these shapes."""

@@ -51,6 +51,9 @@ def test_each_axis_of_a_product_has_its_bytes(axis, elements):
     source, made = forced(model, 4, {"y0": axis, "y": {"m": "dim0", "n": "dim1", "k": "dim0"}[axis]})
     check(model, source, made)
     gathered = 3 * 16 * 32 // 4
+    (_, tile), = made.program.tiles
+    sizes = {"m": 16, "n": 32, "k": 64}
+    assert tile.shape == {**sizes, axis: sizes[axis] // 4}
     assert made.program.bytes_sent == 4 * (elements + gathered)
 
 
