@@ -39,7 +39,7 @@ from ..roller.candidates import Column
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Step, Vectorize
-from .cpu_tiles import filled, single_vectors
+from .cpu_tiles import filled, registers_of, single_vectors
 from .kinds import Kind
 from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
@@ -53,7 +53,7 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     uneven = last is not None and g.axes[last] in g.stage.uneven
     if last is not None and not uneven and not ctx.reject(vectorisable(ctx, last)):
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
-        vectors = single_vectors(g.extents[last], rates.lanes, 4)
+        vectors = single_vectors(g.extents[last], rates.lanes, registers_of(g.stage))
         # Unless it is alone, a region is computed inside a vector's loop.
         vectors = [v for v in vectors if alone or g.stage.axes[last].is_box(v)] or [0]
     only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
@@ -112,7 +112,7 @@ def vectorisable(ctx: Context, last: int) -> Rejection | None:
     """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
     g = ctx.geometry
     lanes = ctx.rates.lanes
-    longest = single_vectors(g.extents[last], lanes, 4)[0]
+    longest = single_vectors(g.extents[last], lanes, registers_of(g.stage))[0]
     if 1 < longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None
     return Rejection(

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ir import Stage
 from ..micro_perf.cpu import (
     combined,
     inner_cycles,
@@ -38,6 +39,15 @@ ALIKE = 0.01
 OVER_EDGE = 0.95
 # Most guarded loads in an unrolled body: with more, LLVM takes seconds. The second number: of checks at run time.
 UNROLLED_LOADS, UNROLLED_CHECKS = 400, 150
+
+
+#: Types that LLVM computes in float32: a vector longer than a register takes it apart, an element at a time.
+SHORT_FLOATS = ("float16", "bfloat16")
+
+
+def registers_of(stage: Stage) -> int:
+    """Return how many registers LLVM may have to halve a stage's vectors into."""
+    return 1 if stage.dtype in SHORT_FLOATS and stage.flops else 4
 
 
 def single_vectors(extent: int, lanes: int, most: int) -> list[int]:

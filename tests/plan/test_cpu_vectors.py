@@ -64,3 +64,11 @@ def test_runs_that_each_begin_in_another_page_are_long(text, on, wide, plain):
         g = Geometry.of(expression, expression.anchor.name)
         tile = register_tiles(Context(g, cpu, None), CpuRates.of(cpu, g))[:, 0]
         assert tile[g.vector_axis] == expected
+
+
+@pytest.mark.parametrize(("dtype", "longest"), [("float16", 32), ("float32", 64)])
+def test_vectors_of_short_floats_fill_one_register(dtype, longest):
+    """LLVM computes them in float32, and takes longer ones apart: 2 s of code for 128 elements."""
+    plans = construct(operator("relu", shape=(4, 4096), dtype=dtype), device("avx512"), top=20).plans
+    vectors = [p.choice("vector") for r in plans for p in r.plan.programs if p.recipe == "cpu.direct"]
+    assert max(vectors) == longest
