@@ -60,7 +60,10 @@ def changed_by(changer: Any, mod: Any) -> Any:
 
     Examples
     --------
-    >>> same = changed_by(relax.PyExprMutator(mod), mod)
+    >>> @relax.expr_functor.mutator
+    ... class Unchanged(relax.PyExprMutator):
+    ...     pass
+    >>> same = changed_by(Unchanged(mod), mod)
     """
     for var, func in mod.functions_items():
         if isinstance(func, relax.Function):

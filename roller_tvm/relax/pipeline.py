@@ -24,7 +24,7 @@ from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
-from .callbacks import KeepCallbacks
+from .callbacks import CallsOfCallbacks, KeepCallbacks
 from .choices import Choices
 from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
@@ -225,8 +225,8 @@ def with_memory(target: Any = None) -> Any:
     passes = relax.transform
     in_place = [ConcatInPlace()] if _target(target).kind.name == "llvm" else []
     steps = [
-        passes.ToNonDataflow(), passes.RemovePurityChecking(), CheckSizes(), passes.CallTIRRewrite(), *in_place,
-        passes.StaticPlanBlockMemory(),
+        passes.ToNonDataflow(), CallsOfCallbacks(), passes.RemovePurityChecking(), CheckSizes(),
+        passes.CallTIRRewrite(), *in_place, passes.StaticPlanBlockMemory(),
     ]  # fmt: skip
     return tvm.transform.Sequential(steps, name="RollerMemory")
 

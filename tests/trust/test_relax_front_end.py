@@ -9,7 +9,7 @@ pytestmark = pytest.mark.relax
 from tvm import relax  # noqa: E402
 
 from roller_tvm.errors import BadInput  # noqa: E402
-from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+from roller_tvm.relax.pipeline import build, prepare, roller_pipeline, schedule  # noqa: E402
 
 from ..relax.networks import LLVM, default, module, run  # noqa: E402
 
@@ -85,6 +85,18 @@ def test_a_callback_is_called_though_nothing_reads_its_result():
     machine, seen = relax.VirtualMachine(build(builder.get(), LLVM), tvm.cpu()), []
     machine["main"](tvm.runtime.tensor(np.ones(4, "float32")), lambda array: seen.append(array.numpy().tolist()))
     assert seen == [[2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("mode", ["bytecode", "compiled"])
+def test_a_kernel_reads_what_a_callback_returns(mode):
+    builder, tensor = relax.BlockBuilder(), relax.TensorType((16,), "int32")
+    made = relax.Var("made", relax.FuncType([], tensor))
+    with builder.function("main", [made]):
+        builder.emit_func_output(builder.emit(relax.op.multiply(builder.emit(relax.Call(made, [])), relax.const(2))))
+    target = tvm.target.Target(LLVM)
+    built = relax.build(builder.get(), target, relax_pipeline=roller_pipeline(target), exec_mode=mode)
+    machine, x = relax.VirtualMachine(built, tvm.cpu()), np.arange(16, dtype="int32")
+    np.testing.assert_array_equal(machine["main"](lambda: tvm.runtime.tensor(x)).numpy(), 2 * x)
 
 
 def test_instruments_find_no_fault_while_packed_calls_are_kept():
