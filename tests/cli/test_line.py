@@ -7,7 +7,8 @@ import pytest
 
 from roller_tvm import cli
 from roller_tvm.cli import line as L
-from roller_tvm.cli import model, run
+from roller_tvm.cli import model
+from roller_tvm.cli.inputs import inputs_of
 from roller_tvm.errors import BadInput, NoTvm, TvmLineError
 from roller_tvm.tvm_env import locate
 from roller_tvm.tvm_env.locate import Line, TvmFound, line_of
@@ -80,7 +81,7 @@ def filled(tmp_path, wanted=OPEN, **arrays):
     if arrays:
         np.savez(tmp_path / "in.npz", **arrays)
         words.inputs = str(tmp_path / "in.npz")
-    return {name: a.shape for name, a in run._inputs(words, wanted).items()}
+    return {name: a.shape for name, a in inputs_of(words, wanted).items()}
 
 
 def test_open_extents_follow_from_what_is_given(tmp_path):
