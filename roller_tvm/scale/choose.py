@@ -77,10 +77,7 @@ class _Chooser:
     def __init__(self, graph: Graph, times: Times) -> None:
         self.graph, self.times = graph, times
         self.last = {name: number for number, op in enumerate(graph.ops) for name in op.inputs}
-        for name in graph.outputs:
-            self.last[name] = len(graph.ops)
-        for name in graph.states:
-            self.last[name] = len(graph.ops)
+        self.last |= dict.fromkeys((*graph.outputs, *graph.states), len(graph.ops))
 
     def choose(self) -> Choice:
         states = [_State({name: () if name in self.graph.states else (WHOLE,) for name in self.graph.inputs})]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import functools
 import json
 import os
 import random
@@ -292,47 +293,70 @@ def seconds_of(name: str) -> float:
         return time.monotonic() - start
 
 
-def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="roller_check ended", description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=8, metavar="N", help="points in all; default 8")
-    parser.add_argument("--how", choices=sorted(SIGNALS), help="default both, in turn")
+def points_parser(prog: str, told: str, points: int) -> argparse.ArgumentParser:
+    """Return the parser of a command that looks at so many points by default."""
+    parser = argparse.ArgumentParser(prog=prog, description=told)
+    parser.add_argument("--points", type=int, default=points, metavar="N", help=f"points in all; default {points}")
     parser.add_argument("--only", choices=sorted(commands()), help="one command; default all, in turn")
     parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no point after so long; default 600")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines; points that it has are not run again")
-    args = parser.parse_args(words)
-    done: list[dict[str, Any]] = []
+    return parser
+
+
+def run_points(
+    args: argparse.Namespace, key: str, kinds: Sequence[str], point: Callable[[str, str, int], str]
+) -> list[dict[str, Any]]:
+    """Look at the points that the file of an earlier run lacks; return the rows of both, with each fault printed.
+
+    Parameters
+    ----------
+    args : Namespace
+        Of `points_parser`.
+    key : str
+        Name of what differs from point to point, in a row.
+    kinds : sequence of str
+        Its values, in turn.
+    point : function of command, kind and seed
+        Returns what is wrong, or ''.
+    """
+    rows: list[dict[str, Any]] = []
     if args.out and args.out.exists():
-        done = [json.loads(text) for text in args.out.read_text(encoding="utf-8").splitlines()]
-    known = {(row["line"], row["seed"], row["how"]) for row in done}
-    names, hows = [args.only] if args.only else sorted(commands()), [args.how] if args.how else sorted(SIGNALS)
-    until, times = time.monotonic() + 60 * args.minutes, dict[str, float]()
-    for row in done:
-        _tell(row)
+        rows = [json.loads(text) for text in args.out.read_text(encoding="utf-8").splitlines()]
+    known = {(row["line"], row["seed"], row["command"], row[key]) for row in rows}
+    names, until = [args.only] if args.only else sorted(commands()), time.monotonic() + 60 * args.minutes
+    for row in rows:
+        _tell(row, key)
     warm()
     for seed in range(args.seed, args.seed + args.points):
-        name, how = names[seed % len(names)], hows[seed // len(names) % len(hows)]
-        if (line(), seed, how) in known or time.monotonic() > until:
+        name, kind = names[seed % len(names)], kinds[seed // len(names) % len(kinds)]
+        if (line(), seed, name, kind) in known or time.monotonic() > until:
             continue
-        if name not in times:
-            times[name] = seconds_of(name)
-        wrong = point(name, how, seed, times[name])
-        row = {"line": line(), "command": name, "how": how, "seed": seed, "wrong": wrong}
-        done.append(row)
+        row = {"line": line(), "command": name, key: kind, "seed": seed, "wrong": point(name, kind, seed)}
+        rows.append(row)
         if args.out:
             with args.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-        _tell(row)
+        _tell(row, key)
+    return rows
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = points_parser("roller_check ended", __doc__.splitlines()[0], 8)
+    parser.add_argument("--how", choices=sorted(SIGNALS), help="default both, in turn")
+    args, whole_s = parser.parse_args(words), functools.cache(seconds_of)
+    hows = [args.how] if args.how else sorted(SIGNALS)
+    done = run_points(args, "how", hows, lambda name, how, seed: point(name, how, seed, whole_s(name)))
     for how in sorted(SIGNALS):
         rows = [row for row in done if row["how"] == how]
         print(f"{how}: {len(rows)} points, {sum(bool(row['wrong']) for row in rows)} faults")
     return 1 if any(row["wrong"] for row in done) else 0
 
 
-def _tell(row: dict[str, Any]) -> None:
+def _tell(row: dict[str, Any], key: str) -> None:
     """Print a fault, of this run or of the file that it goes on from."""
     if row["wrong"]:
-        print(f"{row['line']}: {row['command']}, {row['how']}, seed {row['seed']}: {row['wrong']}", flush=True)
+        print(f"{row['line']}: {row['command']}, {row[key]}, seed {row['seed']}: {row['wrong']}", flush=True)
 
 
 def warm() -> None:

@@ -9,22 +9,17 @@ their own size, which no other process sees (Linux, user namespaces).
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import os
 import random
 import resource
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.tvm_env import line
-
-from .ended import LIMIT_S, Command, Ended, commands, place_of, prepared, repeated, warm
+from .ended import LIMIT_S, Command, Ended, commands, place_of, points_parser, prepared, repeated, run_points
 
 #: Sizes of a full disk in KiB, and of the memory that a command may take beyond what its process has in MiB.
 DISK_KIB = (4, 16, 64, 256, 1024)
@@ -141,32 +136,10 @@ def _judged(status: int, said: str, lack: str) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="roller_check poor", description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=24, metavar="N", help="points in all; default 24")
-    parser.add_argument("--only", choices=sorted(commands()), help="one command; default all, in turn")
+    parser = points_parser("roller_check poor", __doc__.splitlines()[0], 24)
     parser.add_argument("--lack", choices=sorted(LACKS), help="one thing that lacks; default all, in turn")
-    parser.add_argument("--seed", type=int, default=0, help="first seed; default 0")
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin no point after so long; default 600")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines; points that it has are not run again")
     args = parser.parse_args(words)
-    rows: list[dict[str, Any]] = []
-    if args.out and args.out.exists():
-        rows = [json.loads(text) for text in args.out.read_text("utf-8").splitlines()]
-    known = {(row["line"], row["seed"], row["command"], row["lack"]) for row in rows}
-    names, lacks = [args.only] if args.only else sorted(commands()), [args.lack] if args.lack else list(LACKS)
-    until = time.monotonic() + 60 * args.minutes
-    warm()
-    for seed in range(args.seed, args.seed + args.points):
-        name, lack = names[seed % len(names)], lacks[seed // len(names) % len(lacks)]
-        if (line(), seed, name, lack) in known or time.monotonic() > until:
-            continue
-        row = {"line": line(), "command": name, "lack": lack, "seed": seed, "wrong": point(name, lack, seed)}
-        rows.append(row)
-        if args.out:
-            with args.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        if row["wrong"]:
-            print(f"{row['line']}: {name} without {lack}, seed {seed}: {row['wrong']}", flush=True)
+    rows = run_points(args, "lack", [args.lack] if args.lack else list(LACKS), point)
     print(f"{len(rows)} points, {sum(bool(row['wrong']) for row in rows)} faults")
     return 1 if any(row["wrong"] for row in rows) else 0
 
