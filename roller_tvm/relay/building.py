@@ -160,7 +160,7 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
         stack.enter_context(silent_autotvm())
         stack.enter_context(untuned)
         if ours:
-            records, settled = load_settled(log_file, str(made)) if log_file is not None else ([], set())
+            records, settled = load_settled(log_file, str(made)) if log_file is not None else ([], {})
             history = stack.enter_context(history_of(records, settled, planner))
             stack.enter_context(cpu_code(**options.ways))
         stack.enter_context(shared_constant_kernels())

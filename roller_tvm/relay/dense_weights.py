@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from roller_tvm import foreign
 from roller_tvm.relay.dataflow import again, as_graph, children, ordered
 from roller_tvm.tuning.model_report import KernelPlan
 
@@ -206,15 +207,16 @@ class Asked(NamedTuple):
     how: str
 
 
-def history_of(records: Any, settled: Collection[str], planner: Plan | None = None) -> Any:
+def history_of(records: Any, settled: Mapping[str, str], planner: Plan | None = None) -> Any:
     """Return an ``ApplyHistoryBest`` that also finds records under TVM's axis names, and plans workloads without a
     record.
 
     Parameters
     ----------
     records : as ``ApplyHistoryBest`` takes them
-    settled : collection of str
-        Workloads with a record of exactly this target, and those left to TVM.
+    settled : mapping of str to str
+        Workloads with a record of exactly this target, and those left to TVM; with the record's computation, '' if it
+        is not known (``tasks.computation_of``).
     planner : function of (target, workload, name), optional
         A ``planned.Planner``: makes the schedules of workloads without a record; by default those are TVM's own.
 
@@ -238,8 +240,9 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
         #: Function -> its schedule.
         kernels: dict[str, KernelPlan]
         functions: dict[str, Asked]
-        #: Workload -> State and plan, of those planned here; and the last that TVM asked for.
-        planned: dict[str, tuple[Any, KernelPlan]]
+        #: Workload and computation -> State and plan, of those planned here; and the last that TVM asked for. TVM's
+        #: names of workloads with packed weights stand for one computation, ''.
+        planned: dict[tuple[str, str], tuple[Any, KernelPlan]]
         last: tuple[Any, KernelPlan]
         workload: str
         #: Function -> computation and State, of those that have one.
@@ -247,18 +250,20 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
 
         def query(self, target: Any, workload_key: str, has_complex_op: bool, dag: Any, func_name: str) -> Any:
             self.workload = workload_key
-            if workload_key not in self.planned:
-                state = self._query_inside(target, workload_key, func_name)
+            computed = workload_key, "" if (workload_key, "") in self.planned else computation_of(dag)
+            if computed not in self.planned:
+                other = settled.get(workload_key, "") not in ("", computed[1])
+                state = None if other else self._query_inside(target, workload_key, func_name)
                 if state is not None:
                     self.last = state, KernelPlan(func_name, "record")
-                elif workload_key in settled:
+                elif workload_key in settled and not other:
                     self.last = None, KernelPlan(func_name, "tvm", reason="it measured faster")
                 elif planner is not None:
-                    self.planned[workload_key] = planner(target, workload_key, func_name)
+                    self.planned[computed] = planner(target, workload_key, func_name)
                 else:
                     self.last = None, KernelPlan(func_name, "tvm", reason="it has no record")
-            if workload_key in self.planned:
-                self.last = self.planned[workload_key]
+            if computed in self.planned:
+                self.last = self.planned[computed]
             state, plan = self.last
             self.kernels[func_name] = replace(plan, kernel=func_name)
             self.functions[func_name] = Asked(self.original.get(workload_key, workload_key), state, plan.how)
@@ -282,7 +287,7 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
             self.rewritten.add(workload_key)
             self.original[workload_key] = self.workload
             if self.last[1].how == "planned":
-                self.planned[workload_key] = state, self.last[1]
+                self.planned[workload_key, ""] = state, self.last[1]
             else:
                 super().update(target, workload_key, state)
 
@@ -291,6 +296,16 @@ def history_of(records: Any, settled: Collection[str], planner: Plan | None = No
     history.original, history.functions = {}, {}
     history.states = {}
     return history
+
+
+def computation_of(dag: Any) -> str:
+    """Return a digest of all that a ComputeDAG computes.
+
+    Ansor's workload key leaves out the arguments of calls and the extents of reductions: pooling by 5x5 and by 9x9 to
+    the same size share a key.
+    """
+    reductions = [str(axis.dom.extent) for op in dag.ops for axis in getattr(op, "reduce_axis", ())]
+    return foreign.checksum(f"{dag} {reductions}")
 
 
 def theirs_of(key: str) -> str | None:

@@ -73,7 +73,7 @@ class RelayRecords:
         if self.writer is not None and self.writer.grew():  # another tuner of this file
             self._read(self.writer.path)
         note = self._notes.get((task.key, task.target))
-        if note is not None and note.trials >= trials:
+        if note is not None and note.trials >= trials and note.computation in ("", task.computation):
             return resumed(task, note)
         reason, tried = self._kept.get((task.key, task.target), ("", -1))
         if reason and tried >= trials:
@@ -88,7 +88,8 @@ class RelayRecords:
         if schedule is not None:
             timed = tuned.status == "measured"
             note = Note(tuned.plan.plan.digest(), tuned.predicted_s, tuned.seconds if timed else None,
-                        trials if timed else 0, tuned.checked, tuned.candidates.flops or None)  # fmt: skip
+                        trials if timed else 0, tuned.checked, tuned.candidates.flops or None,
+                        task.computation)  # fmt: skip
             self.writer.append(record_text(task.search_task, schedule, note, seconds))
         elif tuned.kept:
             self.writer.withdraw(task.key, task.target)  # what an earlier tuning took without it

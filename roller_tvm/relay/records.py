@@ -391,8 +391,10 @@ def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> l
 
 def load_settled(
     path: str | os.PathLike[str], target: str | None
-) -> tuple[list[tuple[Any, Any]], set[str]]:
+) -> tuple[list[tuple[Any, Any]], dict[str, str]]:
     """Return ``load_for_build``'s list, and the workloads with a record of exactly this target or left to TVM for it.
+
+    Each workload comes with the digest of its record's computation, '' if that is not known.
     """
     from tvm.auto_scheduler.measure_record import load_record_from_string
 
@@ -401,6 +403,7 @@ def load_settled(
     records = read_records(path, strict=False)
     own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
     own |= {key for key, of in read_kept(path) if of == target}
+    notes = best_notes(records)
     wanted = [r for r in records if r.target == target or r.workload_key not in own]
     loaded = []
     for record in wanted:
@@ -408,4 +411,4 @@ def load_settled(
             loaded.append(tuple(load_record_from_string(record.line)))
         except Exception as error:  # whatever TVM's reader stumbles over: a target of another version, a step
             _warn(f"{path}:{record.number}", f"TVM cannot read it: {last_line(error)}", "it is left out")
-    return loaded, own
+    return loaded, {key: notes.get((key, str(target)), Note()).computation for key in own}

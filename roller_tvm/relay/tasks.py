@@ -14,7 +14,7 @@ from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.device.from_target import device_for_target
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.relay.cpu_names import check_cpu
-from roller_tvm.relay.dense_weights import packable, theirs_of
+from roller_tvm.relay.dense_weights import computation_of, packable, theirs_of
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.fused_codegen import uncompiled
 from roller_tvm.relay.silence import silent_autotvm
@@ -65,6 +65,10 @@ class Task:
     @property
     def target(self) -> str:
         return str(self.search_task.target)
+
+    @property
+    def computation(self) -> str:
+        return computation_of(self.search_task.compute_dag)
 
 
 def make_target(target: Any) -> Any:

@@ -48,6 +48,8 @@ class Note:
         Whether its result was compared with the reference.
     flops : float or None
         Floating-point operations, as the plan counts them.
+    computation : str
+        Digest of the computation, where the key of a record may stand for several; '' if it is not known.
     """
 
     plan: str = ""
@@ -56,6 +58,7 @@ class Note:
     trials: int = 0
     checked: bool = False
     flops: float | None = None
+    computation: str = ""
     version: str = __version__
 
     def json(self) -> str:

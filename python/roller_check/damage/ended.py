@@ -33,6 +33,8 @@ from roller_tvm.tvm_env import line
 PROMPT_S = 1.0
 #: Seconds that an undisturbed command may take.
 LIMIT_S = 300.0
+#: Age of what a killed command left, when it is run again.
+MINUTES_S = 300.0
 Hook = Callable[[Path], None]
 SIGNALS = {"kill": signal.SIGKILL, "ctrl-c": signal.SIGINT}
 
@@ -226,7 +228,11 @@ def point(name: str, how: str, seed: int, whole_s: float) -> str:
 
 
 def repeated(folder: Path, words: Sequence[str], command: Command) -> str:
-    """Run a command again, undisturbed; return what was wrong, or ''."""
+    """Run a command again, undisturbed and minutes later; return what was wrong, or ''."""
+    for name in ("out", "tmp"):
+        for entry in os.scandir(folder / name):  # a folder that its process had not locked yet is removed by its age
+            if entry.is_dir():
+                os.utime(entry, (time.time() - MINUTES_S,) * 2)
     again = Ended(folder, words)
     if (status := again.wait(LIMIT_S)) != 0:
         again.left()

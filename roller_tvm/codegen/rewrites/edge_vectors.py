@@ -104,13 +104,19 @@ def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles,
     """Yield loops over tiles of which one crosses the edge, and that tile's place; no loop is inside another."""
     named = names_of(body)
     found: dict[tuple[int, str], Tiles] = {}
-    unchecked: list[Lanes] = []
+    unchecked: dict[int, Any] = {}
+
+    def vector(loop: Any) -> Lanes | None:
+        lanes = lanes_of(loop, named, memory, dialect)
+        return None if lanes is None or not lanes.are_a_vector() else lanes
+
     for loops, _ in nests(body, ()):
-        lanes = lanes_of(loops[-1], named, memory, dialect)
-        if lanes is None or not lanes.are_a_vector():
+        if not any(kind_of(node) == "IfThenElse" for node in statements(loops[-1].body)):
+            unchecked[hash(loops[-1].loop_var)] = loops[-1]
+        elif (lanes := vector(loops[-1])) is None:
             continue
-        if lanes.place is None:
-            unchecked.append(lanes)
+        elif lanes.place is None:
+            unchecked[hash(loops[-1].loop_var)] = loops[-1]
         elif (depth := _depth(lanes.place, loops[:-1])) is not None:
             key = hash(loops[depth].loop_var), str(sorted((at, n) for at, (_, n) in lanes.place.terms.items() if n))
             place = Sum(0, lanes.place.terms)
@@ -124,7 +130,8 @@ def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles,
             continue
         taken.add(hash(tiles.home.loop_var))
         lengths = {lanes.lanes for lanes in tiles.vectors}
-        tiles.vectors += [ls for ls in unchecked if ls.lanes in lengths and hash(ls.loop.loop_var) in inside]
+        near = (vector(loop) for at, loop in unchecked.items() if at in inside and number_of(loop.extent) in lengths)
+        tiles.vectors += [lanes for lanes in near if lanes is not None]
         yield tiles, over
 
 
