@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..device import DeviceSpec
 from ..ir.stage import Ops
+from ..roller.alignment import divisors
 from ..roller.candidates import Column, Tiles, each
 from .cpu_caches import Loops, conflicts, copying, scattered
 from .cpu_constants import (
@@ -70,7 +71,7 @@ def vector_of(extent: int, lanes: int) -> int:
     >>> vector_of(64, 16), vector_of(48, 16), vector_of(24, 16), vector_of(7, 16), vector_of(17, 16)
     (16, 16, 12, 7, 1)
     """
-    return max(d for d in range(1, min(extent, lanes) + 1) if extent % d == 0)
+    return max(d for d in divisors(extent) if d <= lanes)
 
 
 def vectors(extent: Column, lanes: int) -> Column:

@@ -140,7 +140,7 @@ class Operand:
         distinct, where = np.unique(own, axis=1, return_inverse=True)
         index = self.access.indices[d]
         extents = [index.extent(dict(zip(index.axes, tile, strict=True))) for tile in distinct.T.tolist()]
-        return np.array(extents)[where.reshape(-1)]
+        return np.array(extents)[where.ravel()]
 
     def runs(self, boxes: Sequence[Column]) -> Column:
         """Return the lengths, in elements, of the contiguous runs in memory that make up N boxes."""

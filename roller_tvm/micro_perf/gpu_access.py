@@ -208,9 +208,9 @@ def _counted(
         requested = np.where(vectorised, moved, by_element.sum(axis=(1, 2)) * sector)
     if not vectorised.all():
         cycles = ceil_div(np.maximum(1, last), BANKS)  # of neighbours
-        if (apart := np.flatnonzero((vector > 1) | (copies.padding > 0))).size:
+        if (apart := np.flatnonzero((vector != 1) | (copies.padding != 0))).size:
             local = words[apart].reshape(-1, warp)
-            cycles[apart] = bank_cycles(local, BANKS).reshape(-1, counts.shape[1])
+            cycles[apart] = bank_cycles(local, BANKS).reshape(len(apart), counts.shape[1])
         conflicts = np.where(vectorised, number_of, (cycles * counts).sum(axis=1))
     looked = np.maximum(1, number_of)
     share = rounds * warps / looked * copies.share
@@ -344,8 +344,7 @@ def _read_cycles(address: Array, vector: int, count: Array) -> Array:
     cycles = bank_cycles(words, BANKS).reshape(len(address), -1)
     cycles = (cycles * (np.arange(cycles.shape[1]) * at_once < count[:, None])).sum(axis=1)
     # Lanes that read the same vector are served with those that do.
-    least = ceil_div(distinct(address) * vector, BANKS)
-    return np.maximum(1, np.minimum(cycles, np.maximum(least, bank_cycles(address // vector, together))))
+    return np.minimum(cycles, bank_cycles(address // vector, together))
 
 
 def store_sectors(table: StagedTable, warp: int, sector: int) -> Array:

@@ -26,7 +26,7 @@ def columns(tiles: Sequence[Sequence[int]], axes: int) -> Array:
     >>> columns([(8, 4), (16, 2)], axes=2).tolist()
     [[8, 16], [4, 2]]
     """
-    return np.array(tiles, dtype=np.int64).reshape(-1, axes).T.copy()
+    return np.array(tiles, dtype=np.int64).reshape(len(tiles), axes).T.copy()
 
 
 def ceil_div(a: Array | int, b: Array | int) -> Array:
@@ -121,7 +121,7 @@ class GpuNest:
         self.element_bytes = self._by_operand([op.element_bytes for op in operands])
         # Products of floats are exact up to 2**53, and much faster than those of integers.
         self._matrix = np.zeros((len(operands) * self.rank, len(geometry.extents)))
-        self._least, self._most = np.ones((len(self._matrix), 1)), self.shape.reshape(-1, 1).astype(float)
+        self._least, self._most = np.ones((len(self._matrix), 1)), self.shape.ravel()[:, None].astype(float)
         self._divided: list[tuple[int, int, Operand]] = []
         for n, (op, before) in enumerate(zip(operands, self.before, strict=True)):
             for d, (dim, opaque) in enumerate(zip(op.dims, op.opaque, strict=True), before):
@@ -136,7 +136,7 @@ class GpuNest:
 
     def _by_operand(self, values: Sequence[float]) -> Array:
         """Return a value of each operand as an array (operands, 1)."""
-        return np.array(values).reshape(-1, 1)
+        return np.array(values)[:, None]
 
     def _by_dimension(self, values: Sequence[Sequence[int]], other: int) -> Array:
         """Return a value of each operand's own dimensions, and one for those before, (operands, dimensions, 1)."""

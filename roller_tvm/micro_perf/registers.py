@@ -7,12 +7,11 @@ limits come from its spec.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from math import isqrt
 
 import numpy as np
 
 from ..device import DeviceSpec
+from ..roller.alignment import divisors
 from .gpu_constants import (
     ACCUMULATORS,
     ADDRESSES,
@@ -206,17 +205,10 @@ def largest_divisors(lengths: Array, most: Array) -> Array:
     """
     result = np.ones_like(lengths)
     for length in set(lengths.tolist()) - {1}:
-        divisors = _divisors(length)
-        place = np.maximum(np.searchsorted(divisors, most, side="right"), 1) - 1
-        np.copyto(result, divisors[place], where=lengths == length)
+        own = np.array(divisors(length))
+        place = np.maximum(np.searchsorted(own, most, side="right"), 1) - 1
+        np.copyto(result, own[place], where=lengths == length)
     return result
-
-
-@cache
-def _divisors(length: int) -> Array:
-    """Return the divisors of a length, the smallest first."""
-    small = [d for d in range(1, isqrt(length) + 1) if length % d == 0]
-    return np.array(sorted({*small, *(length // d for d in small)}), np.int64)
 
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
-from ..ir import Stage, TensorExpression
+from ..ir import Stage, TensorExpression, dtype_bytes
 from ..ir.pattern import is_contraction
 from ..roller.features import NO_FEATURES, Features
 from .construction import RankedPlan
@@ -246,6 +246,7 @@ class _Planning:
     def others(self) -> Iterator[PlanFamily]:
         """Yield the family of an operator whose elements, or rows, are computed one by one: tiles in parallel."""
         alone = replace(self.device, units=1)
+        element = max(dtype_bytes(t.dtype) for t in self.operator(self._all(2)).tensors.values())
         last = self.output.spatial[-1].name if self.output.spatial else ""
         moving = [a.name for a in self.output.spatial if a.name in self._sliced_outputs()]
         if len(moving) > 1 and not self.operator(self._all(2)).anchor.reduce:
@@ -260,7 +261,7 @@ class _Planning:
             if members and members[-1].extents == extents:
                 continue
             # Along an open axis that is not sliced: vectors of whole lanes, or none.
-            device = alone if wide > 1 or all(self.sliced) else replace(alone, vector_width=1, vector_bytes=4)
+            device = alone if wide > 1 or all(self.sliced) else replace(alone, vector_width=1, vector_bytes=element)
             first = packs_of(members[0].ranked) if members else None
             same = [p for p in self._plans(extents, device) if first is None or packs_of(p) == first]
             if same:

@@ -234,8 +234,7 @@ def points(statement: Any) -> float:
     if kind == "SeqStmt":
         return sum(map(points, statement.seq))
     if kind == "IfThenElse":
-        other = statement.else_case
-        return max(points(statement.then_case), points(other) if other is not None else 0.0)
+        return max(points(statement.then_case), points(statement.else_case))
     if kind in ("BufferStore", "Evaluate"):
         return 1.0
     body = getattr(statement, "body", None)
@@ -355,7 +354,7 @@ def by_thread(values: Sequence[int], thread: Any, kind: str, tir: Any) -> Any:
     if all(v == values[0] + n * step for n, v in enumerate(values)):
         return number * tir.const(step, kind) + tir.const(values[0], kind) if step else tir.const(values[0], kind)
     result = tir.const(values[-1], kind)
-    for n in range(len(values) - 2, -1, -1):
+    for n in reversed(range(len(values) - 1)):
         if values[n] != values[n + 1]:
             result = tir.Select(thread <= n, tir.const(values[n], kind), result)
     return result

@@ -101,14 +101,15 @@ class _Regions:
         rows, which = np.unique(rows, axis=0, return_inverse=True)
         count = len(self.low) + 1
         boxes = [tuple(zip(row[1:count], row[count:], strict=True)) if row[0] else None for row in rows.tolist()]
-        return boxes, which.reshape(-1).tolist()
+        return boxes, which.ravel().tolist()
 
 
 def _regions(
     expression: TensorExpression, output: str, boxes: Sequence[Box], sources: Collection[str]
 ) -> dict[str, _Regions]:
     """Do the same as ``needed`` for many regions: return each source that any of them reads, a box per region."""
-    corners = np.array(boxes, dtype=np.int64).reshape(len(boxes), -1, 2)
+    rank = len(expression.stage(output).shape)
+    corners = np.array(boxes, dtype=np.int64).reshape(len(boxes), rank, 2)
     every = np.ones(len(boxes), dtype=bool)
     wanted = {output: _Regions(corners[:, :, 0].T, corners[:, :, 1].T, every)}
     found: dict[str, _Regions] = {}

@@ -121,12 +121,10 @@ def live_share(geometry: Geometry) -> float:
     return prod(1 / step for i, step in steps.items() if i in geometry.spatial_set)
 
 
-def _loads(op: Operand, geometry: Geometry, tiles: Tiles, wide: Column) -> Column:
-    """Return the loads (vectors or broadcast elements) of an operand for each tile and its whole window."""
-    last = geometry.vector_axis
+def _loads(op: Operand, tiles: Tiles, last: int | None, wide: Tiles) -> Column:
+    """Return the loads (vectors along `last`, or elements) of an operand for each tile and its whole window."""
     number = prod(op.boxes(tiles))
-    contiguous = last is not None and last in op.axes and op.stride_of(last) == 1
-    return number // tiles[last] * wide if contiguous and last is not None else number
+    return number // tiles[last] * wide[last] if last is not None and op.stride_of(last) == 1 else number
 
 
 def dilated_times(
@@ -143,13 +141,13 @@ def dilated_times(
     """
     g = geometry
     rates = CpuRates.of(device, g)
-    last = g.vector_axis
-    wide = vectors(tiles[last], rates.lanes) if vector and last is not None else 1
-    sums = prod(wide if vector and i == last else tiles[i] for i in g.spatial)
+    last = g.vector_axis if vector else None
+    wide = [vectors(e, rates.lanes) if i == last else e for i, e in enumerate(tiles)]
+    sums = prod(wide[i] for i in g.spatial)
     per_point = point_slots(g)
     unrolled = prod(tiles[i] for i in g.reduce)
     fmas = sums * unrolled * live_share(g) * per_point
-    loads = sum(_loads(op, g, tiles, wide) for op in g.operands)
+    loads = sum(_loads(op, tiles, last, wide) for op in g.operands)
     steps = prod(-(-g.extents[i] // tiles[i]) for i in g.reduce)
     if vector:
         spilled = SPILLED * np.maximum(0, sums + loads - rates.registers)
@@ -168,7 +166,7 @@ def dilated_times(
     for _, capacity, rate in reversed(rates.caches[1:]):
         beyond = np.where(held <= capacity, rate, beyond)
     # Turned, each of the neighbours in a line is fetched by a pass of its own.
-    passes = np.minimum(chunks[last], rates.line // g.output_bytes) if vector and last is not None else 1
+    passes = np.minimum(chunks[last], rates.line // g.output_bytes) if last is not None else 1
     core = np.where(held > rates.caches[0][1], core + (1 + passes) * held / beyond, core)
     busiest = -(-number // device.units)
     outputs = prod(g.extents[i] for i in g.spatial)

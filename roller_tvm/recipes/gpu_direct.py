@@ -86,7 +86,7 @@ class GpuDirect(Recipe):
         counts = [warp << n for n in range(max(0, (most // warp).bit_length()))]
         every = [(t, i, v) for v in _vector_widths(g, device) for i in ITEMS for t in counts]
         ctx.considered += len(every)
-        threads, items, vector = np.array(every, np.int64).reshape(-1, 3).T
+        threads, items, vector = np.array(every, np.int64).reshape(len(every), 3).T
         length = threads * items * vector
         rules = Rules(len(every), lambda n: "{} threads x {} x {}".format(*every[n]))
         rules.room("outputs", np.where(threads > warp, length, 0), outputs * 2, "use fewer threads")

@@ -76,7 +76,7 @@ class GpuReduce(Recipe):
                 row *= 2
             lane *= 2
         ctx.considered += len(every)
-        rows, lanes = np.array(every, np.int64).reshape(-1, 2).T
+        rows, lanes = np.array(every, np.int64).reshape(len(every), 2).T
         rules = _guarded(ctx, rows, lanes)
         ctx.rejections.add(rules.rejected())
         at = np.flatnonzero(rules.alive)

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..micro_perf.gpu_constants import ACCUMULATORS, FETCHES
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, distinct_columns, names, product, round_up
 from ..micro_perf.gpu_tiles import Tiled, quick_times
 from ..micro_perf.registers import UNLIMITED, RegisterTiles, register_caps, unrolled_steps, usable_limits
-from ..roller.alignment import Rejection, aligned_extents, execution_unit, tensor_shape, transaction
+from ..roller.alignment import Rejection, aligned_extents, divisors, execution_unit, tensor_shape, transaction
 from .fetching import fetch_vectors, storage_paddings, store_vectors, virtual_threads
 from .gpu_growth import Grown, Growths, Options, grown
 from .gpu_rules import Rules
@@ -110,7 +110,7 @@ def near_divisor(extent: int, length: int) -> int:
     """
     if length >= extent:
         return extent
-    near = [d for d in range(ceil(length / 2), 3 * length // 2 + 1) if extent % d == 0]
+    near = [d for d in divisors(extent) if length <= 2 * d <= 3 * length]
     return min(near, key=lambda d: abs(d - length), default=length)
 
 
@@ -122,7 +122,7 @@ def nearest_divisor(extent: int, length: int) -> int:
     >>> nearest_divisor(7, 4), nearest_divisor(7, 2), nearest_divisor(9, 4)
     (7, 1, 3)
     """
-    return min((d for d in range(1, extent + 1) if extent % d == 0), key=lambda d: (abs(d - length), -d))
+    return min(divisors(extent), key=lambda d: (abs(d - length), -d))
 
 
 def slides(geometry: Geometry, axis: int) -> bool:

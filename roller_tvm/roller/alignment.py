@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
-from math import ceil
+from math import ceil, isqrt
 from typing import Any
 
 
@@ -132,10 +132,22 @@ def aligned_extents(extent: int, eps: float, step: int = 1, most: int | None = N
 
 
 @cache
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, the smallest first.
+
+    Examples
+    --------
+    >>> divisors(12), divisors(9), divisors(1)
+    ((1, 2, 3, 4, 6, 12), (1, 3, 9), (1,))
+    """
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+@cache
 def _aligned(extent: int, eps: float, step: int) -> tuple[int, ...]:
     groups = ceil(extent / step)
-    sizes = {d for d in range(1, min(groups, 64) + 1) if groups % d == 0}
-    sizes |= {groups // d for d in range(1, min(groups, 16) + 1) if groups % d == 0}
+    sizes = {d for d in divisors(groups) if d <= 64 or groups // d <= 16}
     power = 1
     while power < 2 * groups:
         sizes.add(power)

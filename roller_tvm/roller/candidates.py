@@ -70,7 +70,7 @@ def are_boxes(stage: Stage, tiles: NDArray[np.int64]) -> NDArray[np.bool_]:
     fine = np.ones(tiles.shape[1], bool)
     if any(axis.part_of or axis.fused_of for axis in stage.axes):
         distinct, where = np.unique(tiles, axis=1, return_inverse=True)
-        fine = np.array([stage.is_box(tile) for tile in distinct.T.tolist()], bool)[where.reshape(-1)]
+        fine = np.array([stage.is_box(tile) for tile in distinct.T.tolist()], bool)[where.ravel()]
     return fine
 
 

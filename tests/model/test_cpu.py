@@ -73,3 +73,46 @@ def test_a_vector_loaded_for_one_multiply_add_each_holds_one_register():
     assert kept.registers == 12 + 2 + 6
     assert replace(kept, vector_loads=14, once=12).registers == 12 + 2 + 1 + 6
     assert replace(kept, accumulators=6).registers == 6 + 2 + 1  # broadcasts of a single multiply-add are folded too
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_rates_of_all_cores_are_those_of_the_device(name, dtype):
+    spec = device(name)
+    rates = CpuRates.of(spec, Geometry.of(operator("matmul", m=64, n=48, k=96, dtype=dtype), "matmul"))
+
+    def in_all(rate):  # bytes a second of all cores
+        return pytest.approx(rate / rates.cycle * spec.units / 1e9)
+
+    assert 1 / rates.cycle == pytest.approx(spec.clock_ghz * 1e9)
+    assert rates.lanes * {"float32": 4, "float64": 8}[dtype] == spec.vector_bytes
+    assert spec.far.bandwidth_gbps == in_all(rates.far)
+    levels = {level.name: level.bandwidth_gbps for level in spec.levels}
+    assert len(rates.caches) > 1 and all(levels[cache] == in_all(rate) for cache, _, rate in rates.caches)
+    assert levels[rates.caches[0][0]] == in_all(rates.loads * spec.vector_bytes)
+    assert rates.ways * rates.way_bytes == spec.level(rates.caches[0][0]).capacity_bytes
+
+
+def test_a_point_that_only_moves_data_takes_one_slot_like_an_addition():
+    def slots(name, **shape):
+        expression = operator(name, **shape)
+        return cpu.point_slots(Geometry.of(expression, expression.anchor.name))
+
+    assert slots("transpose", shape="64x48") == slots("add", shape="64x48") == 1
+    assert slots("matmul", m=8, n=8, k=8) == 1
+
+
+def test_lines_that_evict_each_other_come_from_the_second_cache_at_its_rate():
+    """16 rows, a page apart, in a cache of 8 ways: each step of the reduction fetches 16 lines anew."""
+    geometry = Geometry.of(operator("matmul", m=64, n=48, k=1024), "matmul")
+    rates = CpuRates.of(CPU, geometry)
+    assert rates.ways == 8 and 1024 * 4 % rates.way_bytes == 0
+
+    def other(rate, rows):
+        first, (name, size, _), *beyond = rates.caches
+        seen = replace(rates, caches=(first, (name, size, rate), *beyond))
+        return cpu.TileCost.of(geometry, [np.array([rows]), np.array([8]), np.array([1])], seen).other[0]
+
+    lines = other(16.0, 16) - other(32.0, 16)
+    assert lines == pytest.approx(1024 * 16 * 64 / 32)
+    assert other(16.0, 8) == other(32.0, 8)

@@ -7,6 +7,7 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_constants import OPERATION_SLOTS
 from roller_tvm.micro_perf.gpu_tiles import Tiled, shared_reads
 from roller_tvm.roller.partition import partition
 
@@ -48,3 +49,11 @@ def test_loads_are_those_of_the_machine_code(name):
     for i in geometry.spatial:
         outputs *= thread[i]
     assert (outputs * points, slots * points) == pytest.approx((multiply_adds, loads))
+
+
+@pytest.mark.parametrize(("kind", "slots"), [
+    ("fma", 1), ("mul", 1), ("add", 1), ("cmp", 1), ("cast", 1), ("exp", 32 / 8), ("sqrt", 32 / 8), ("special", 32 / 8),
+])  # fmt: skip
+def test_an_operation_takes_a_slot_and_a_special_function_those_of_a_quarter_of_the_lanes(kind, slots):
+    """The CUDA guide's table: 128 lanes of an SM for arithmetic, 16 or 32 for special functions."""
+    assert OPERATION_SLOTS[kind] == slots and OPERATION_SLOTS["div"] > slots

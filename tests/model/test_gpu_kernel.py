@@ -11,6 +11,7 @@ from roller_tvm.device import load_device
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.effects import ALL, EFFECTS
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu import GpuRates
 from roller_tvm.micro_perf.gpu_kernel import staged_time
 from roller_tvm.micro_perf.kernel import StagedKernel
 from roller_tvm.micro_perf.residency import unified
@@ -137,3 +138,23 @@ def test_copies_that_run_ahead_hide_their_latency_but_take_room():
     assert staged_time(waits, V100).bound == "latency"
     assert staged_time(ahead, V100).seconds < 0.7 * staged_time(waits, V100).seconds
     assert ahead.shared_bytes == 3 * waits.shared_bytes
+
+
+@pytest.mark.parametrize("name", ["k80", "v100"])
+@pytest.mark.parametrize("kernel", [product(own=(32, 16), limit=0), product(own=(16, 16))], ids=["rolled", "spilled"])
+def test_local_memory_passes_on_what_the_caches_cannot_hold(name, kernel):
+    """L1 that is a part of shared memory writes stores through: half of what passes, as many are loads."""
+    spec, rates = load_device(name), GpuRates.of(load_device(name), "float32")
+
+    def passed(l1, l2):
+        limits = replace(spec.limits, local_cache_bytes=l1)
+        levels = tuple(replace(lv, capacity_bytes=l2) if lv.name == "l2" else lv for lv in spec.levels)
+        told = staged_time(kernel, replace(spec, limits=limits, levels=levels)).local
+        return told.l1 * rates.shared, told.l2 * rates.l2, told.dram * rates.dram
+
+    huge, tiny = 1 << 40, 1
+    near, second, far = passed(huge, huge)
+    assert near > 0 == far and second == pytest.approx(near / 2 if unified(spec) else 0)
+    assert passed(tiny, huge) == pytest.approx((near, near, 0), rel=1e-3)
+    assert passed(tiny, tiny) == pytest.approx((near, near, near), rel=1e-3)
+    assert all(a >= b for a, b in zip(passed(4096, 4096), passed(1 << 15, 1 << 15), strict=True))

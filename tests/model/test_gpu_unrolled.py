@@ -67,3 +67,13 @@ def test_issue_slots_bound_it_where_all_else_is_fast(geometry):
     cycles = busiest * (slots / rates.issue + BLOCK_CYCLES) + rates.dram_latency
     assert found.bound == "issue"
     assert found.seconds == pytest.approx(cycles * rates.cycle + fast.launch_overhead_us * 1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_blocks_fit_as_their_registers_do_and_without_room_for_one_there_is_no_time(geometry, blocks):
+    """Handed out by eights to each of 128 threads, a warp for each of four schedulers."""
+    each = ceil(unrolled_registers(geometry) / 8) * 8 * 128
+    for left_over in (1, each - 1):
+        limits = replace(V100.limits, registers_per_unit=blocks * each + left_over)
+        found, _ = estimate(geometry, replace(V100, units=1, limits=limits), 128)
+        assert (found.occupancy if found else 0) == blocks

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
-from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.ir.operators import matmul, operator, parse_operator
 from roller_tvm.planner import family_batches
 from roller_tvm.planner.construct import construct
 from roller_tvm.planner.construction import RankedPlan
@@ -28,9 +28,10 @@ from roller_tvm.planner.family_values import (
     merged,
 )
 from roller_tvm.roller.features import NO_FEATURES
-from roller_tvm.roller.steps import Pack
+from roller_tvm.roller.steps import Pack, Split, Vectorize
 
 from ..sampling import examples
+from .devices import device
 
 CPU = load_device("cpu")
 
@@ -260,3 +261,75 @@ def test_a_picture_has_one_tile_for_each_size():
             (rule,) = (r for r in family.rules if r.holds([high, wide]))
             tile = family.members[rule.member].extents
             assert tile[0] <= high and tile[1] <= wide
+
+
+def test_a_members_time_is_its_first_tile_and_those_behind_it(family):
+    for member in family.members:
+        first, second, third = (member.seconds(tiles) for tiles in (1, 2, 3))
+        assert first == member.ranked.seconds and second - first == pytest.approx(member.next_seconds)
+        assert third - second == pytest.approx(member.next_seconds)
+        assert 0 < member.next_seconds <= first
+    large = family.members[0]  # its first tile waits for 768 KiB of weights, the next ones find them near
+    assert large.extents[0] > 1 and large.next_seconds < 0.9 * large.ranked.seconds
+
+
+def test_pictures_are_products_by_constants_with_two_open_axes_of_the_result():
+    def is_picture(operator_, axes):
+        return _Planning(operator_, axes, (True,) * len(axes), CPU, NO_FEATURES).is_picture
+
+    def open_in(*names):
+        return lambda e: matmul(**({"m": 8, "n": 8, "k": 8} | dict(zip(names, e, strict=True))))
+
+    def constant(made):
+        return lambda e: with_constant(made(e))
+
+    assert is_picture(constant(open_in("m", "n")), ("m", "n"))
+    assert not is_picture(constant(open_in("m")), ("m",)), "one row of pixels"
+    assert not is_picture(open_in("m", "n"), ("m", "n")), "nothing is constant"
+
+
+def test_images_are_tiles_where_one_is_worth_more_than_its_launch():
+    """A launch takes some microseconds: a convolution of 10 million multiply-adds is longer, one of 256 is not."""
+    def batches(size, channels):
+        def made(extents):
+            conv = operator("conv2d_nhwc", n=extents[0], h=size, w=size, c=channels, f=channels, kh=1, kw=1)
+            return with_constant(conv, "weight")
+
+        return _Planning(made, ("n",), (True,), CPU, NO_FEATURES).batches()
+
+    assert 1e-7 < CPU.launch_overhead_us * 1e-6 < 1e-4
+    assert batches(56, 64) is not None and batches(4, 4) is None
+
+
+def test_rules_name_only_the_sizes_that_they_ask_for():
+    family = next(plan_families(lambda e: operator("relu", shape=f"{e[0]}x{e[1]}"), ["n", "m"], [True, True], CPU))
+    *_, last = str(family).splitlines()
+    assert last.startswith("any size: ") and "n=1 m=1" in last
+    assert all(" from 1 " not in line and "from 1:" not in line for line in str(family).splitlines())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize("words", ["relu shape={0}x{1}", "softmax shape={0}x{1}", "transpose shape={1}x{0}"])
+def test_an_axis_of_any_length_is_computed_element_by_element_whatever_its_type(words, dtype):
+    """No type has less than one lane, and nothing asks for lanes that may not be there."""
+    def made(extents):
+        return parse_operator(f"{words} dtype={dtype}".format(*extents).split())
+
+    (family,) = plan_families(made, ["n", "m"], [True, False], CPU)
+    whole = family.member([1, 1])
+    assert whole.extents == (1, UNSLICED)
+    vectors = {(step.stage, step.axis) for step in whole.steps() if isinstance(step, Vectorize)}
+    assert all(step.lengths == (1,) for step in whole.steps()
+               if isinstance(step, Split) and (step.stage, step.names[-1]) in vectors)  # fmt: skip
+
+
+def test_families_of_a_picture_are_best_first_for_sides_of_64():
+    """Of 32 cores, tiles of a picture for one core each are slower for smaller ones than a product for all of them."""
+    def convolution(extents):
+        conv = operator("conv2d_nchw", n=1, c=16, h=extents[0], w=extents[1], f=16, k=1)
+        return with_constant(conv, "weight")
+
+    many = replace(device("avx2"), units=32)
+    first, *others = plan_families(convolution, ["h", "w"], [True, True], many)
+    assert others and all(first.seconds([64, 64]) <= other.seconds([64, 64]) for other in others)
+    assert any(first.seconds([42, 42]) > other.seconds([42, 42]) for other in others)

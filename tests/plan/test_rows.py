@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from roller_tvm.ir import Index
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import matmul, operator, softmax
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
@@ -70,3 +70,19 @@ def test_many_rows_run_in_parallel_and_a_short_one_on_the_calling_thread():
     for shape, parallel in (((1024, 128), 1), ((1, 1000), 0)):
         program = construct(softmax(shape=shape), device("avx512")).best.plan.programs[0]
         assert program.recipe == "cpu.rows" and program.choice("parallel") == parallel
+
+
+@pytest.mark.parametrize(("own", "again", "kept"), [(2, False, False), (2, True, True), (1, False, True)])
+def test_a_function_is_computed_once_where_it_is_read_more_often(own, again, kept):
+    """One reader of as many points repeats nothing; two of them do, or one that has many points for each."""
+    axes = (Axis("i", 6), Axis("j", 40))
+    i, j, k = (Index.axis(name) for name in "ijk")
+    data, at = Tensor("data", (6, 40)[:own]), (i, j)[:own]
+    call = Stage("call", axes[:own], (Access("data", at),), ops=(("special", 1),))
+    total = Stage("total", (axes[0], Axis("k", 40, "reduce")), (Access("call", (i, k)[:own]),), ops=(("add", 1),),
+                  combiner="sum")  # fmt: skip
+    reads = (Access("total", (i,)), Access("other", (i, j)), *((Access("call", at),) if again else ()))
+    last = Stage("last", axes, reads, ops=(("add", len(reads) - 1),))
+    expression = TensorExpression("rows", (data, Tensor("other", (6, 40))), (call, total, last), "total")
+    nest = row_nest(expression)
+    assert nest.kept == (("call", "total") if kept else ("total",)) and nest.inlined == (() if kept else ("call",))
