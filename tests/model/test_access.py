@@ -1,5 +1,6 @@
 """Addresses of lanes, enumerated: sectors and bank conflicts against what is known of them."""
 
+from collections import Counter
 from dataclasses import fields, replace
 from math import prod
 
@@ -100,7 +101,10 @@ def test_strides_and_unrolling():
 
 
 def touched_one_by_one(kernel, number, warp, sector):
-    """Bytes that each load of a copy asks for, and that a warp's loads touch together, lane after lane."""
+    """Lane after lane: bytes that each load of a copy asks for, and that a warp's loads touch together; its warps.
+
+    Then the mean cycles in which the banks take a warp's stores of its lanes' first elements.
+    """
     op, vector = kernel.geometry.operands[number], kernel.vectors[number]
     box = op.box(kernel.block)
     strides, source = strides_of(op.shape), op.sources[0]
@@ -109,12 +113,14 @@ def touched_one_by_one(kernel, number, warp, sector):
     if len(memory) == len(strides):
         strides = memory
     total, threads = prod(box), kernel.threads
-    requested, moved, warps, active = 0, 0, 0, 0
+    requested, moved, warps, active, cycles = 0, 0, 0, 0, 0
     for first in range(0, total, threads * vector):
         for warp_start in range(0, threads, warp):
-            loads = [set() for _ in range(vector)]
+            loads, words = [set() for _ in range(vector)], set()
             for lane in range(warp_start, min(warp_start + warp, threads)):
                 start = first + lane * vector
+                if start + vector <= total:
+                    words.add(start + start // box[-1] * kernel.padding[number])
                 for j in range(vector) if start + vector <= total else ():
                     rest, address = start + j, base
                     for extent, stride in zip(reversed(box), reversed(strides), strict=True):
@@ -124,8 +130,10 @@ def touched_one_by_one(kernel, number, warp, sector):
             requested += sum(map(len, loads)) * sector
             moved += len(set().union(*loads)) * sector
             warps, active = warps + 1, active + bool(loads[0])
+            cycles += max(Counter(word % 32 for word in words).values(), default=0)
     # A warp that has nothing to copy counts as the mean of the others.
-    return requested * op.stored_share * warps / active, moved * op.stored_share * warps / active, warps
+    share = op.stored_share * warps / active
+    return requested * share, moved * share, warps, cycles / active
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -134,15 +142,18 @@ def test_few_warps_are_counted_as_one_by_one(warm):
     conv = operator("conv2d_nchw", n=2, c=8, h=14, w=14, f=32, kh=3, kw=3, stride=1, padding=1)
     tiles = [((1, 8, 7, 14, 1, 3, 3), (1, 2, 1, 2)), ((1, 16, 2, 14, 1, 3, 1), (1, 4, 1, 1)),
              ((2, 8, 2, 7, 2, 1, 1), (1, 2, 1, 1))]  # fmt: skip
-    shared, checked = Geometry.of(conv, "conv2d", ("pad",)), 0
+    shared, checked, conflicts = Geometry.of(conv, "conv2d", ("pad",)), 0, set()
     for block, thread in tiles:
         for vectors in ((1, 1), (1, 3), (2, 2)):
             g = shared if warm else Geometry.of(conv, "conv2d", ("pad",))
-            kernel = StagedKernel(g, block, (*thread, 1, 1, 1), (1,) * 7, (), None, vectors, (0, 0))
-            for number in range(2):
-                copy = fetch(kernel, number, 32, 32)
-                requested, moved, warps = touched_one_by_one(kernel, number, 32, 32)
-                if warps <= 6 and not copy.vectorised:
-                    assert (copy.requested, copy.moved) == (pytest.approx(requested), pytest.approx(moved))
-                    checked += 1
-    assert checked >= 6
+            for padding in (0, 1, 3):
+                kernel = StagedKernel(g, block, (*thread, 1, 1, 1), (1,) * 7, (), None, vectors, (padding, padding))
+                for number in range(2):
+                    copy = fetch(kernel, number, 32, 32)
+                    requested, moved, warps, cycles = touched_one_by_one(kernel, number, 32, 32)
+                    if warps <= 6 and not copy.vectorised:
+                        assert (copy.requested, copy.moved) == (pytest.approx(requested), pytest.approx(moved))
+                        assert copy.conflicts == pytest.approx(cycles)
+                        checked += 1
+                        conflicts.add(cycles)
+    assert checked >= 18 and max(conflicts) >= 2

@@ -1,15 +1,18 @@
-"""Shared-memory loads as the model counts them against those in the machine code of compiled plans.
+"""Instructions of staged kernels and the chain of a step: against machine code, and by hand.
 
-The counts on the right were read from the main loops of NVRTC 12.9's code for sm_80 (one unrolled body).
+The loads on the right were read from the main loops of NVRTC 12.9's code for sm_80 (one unrolled body).
 """
 
 import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu import GpuRates
 from roller_tvm.micro_perf.gpu_constants import OPERATION_SLOTS
-from roller_tvm.micro_perf.gpu_tiles import Tiled, shared_reads
+from roller_tvm.micro_perf.gpu_tiles import Tiled, quick_times, shared_reads
 from roller_tvm.roller.partition import partition
+
+from ..plan.devices import device
 
 
 def conv(n, c, h, f, k):
@@ -57,3 +60,17 @@ def test_loads_are_those_of_the_machine_code(name):
 def test_an_operation_takes_a_slot_and_a_special_function_those_of_a_quarter_of_the_lanes(kind, slots):
     """The CUDA guide's table: 128 lanes of an SM for arithmetic, 16 or 32 for special functions."""
     assert OPERATION_SLOTS[kind] == slots and OPERATION_SLOTS["div"] > slots
+
+
+def test_each_further_buffer_gives_a_load_a_further_step_to_arrive_in():
+    """Of one block's own chain; in the end its barriers and its computation remain."""
+    geometry, v100 = Geometry.of(operator("matmul", m=4096, n=4096, k=4096), "matmul"), device("v100")
+    chains = {}
+    for stages in (1, 2, 3, 5, 100, 200):
+        made = Tiled.of(geometry, (16, 16, 1), (2, 2, 1), (1, 1, 1), (1, 1, 1), (1, 1), (0, 0), stages=stages)
+        told = quick_times(made, v100)
+        chains[stages] = told.chain[0] * told.resident[0]
+    rates = GpuRates.of(v100, "float32")
+    assert chains[1] - chains[2] == pytest.approx(2 * rates.shared_latency)
+    assert chains[2] > rates.dram_latency and chains[2] == pytest.approx(2 * chains[3]) == pytest.approx(4 * chains[5])
+    assert chains[100] == pytest.approx(chains[200]) and 2 * rates.shared_latency < chains[100] < chains[5]

@@ -1,8 +1,11 @@
 """Rows that no vectors divide: when they are summed up in a cache, on how many cores, and what that costs."""
 
+from dataclasses import replace
+
 import pytest
 
 from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.micro_perf.cpu_constants import CALL
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
@@ -76,3 +79,13 @@ def test_every_outer_axis_of_more_than_one_iteration_may_be_the_last_parallel_on
 
     assert parallel(operator("conv2d_nhwc", n=1, c=61, h=53, w=53, f=67, k=3, padding=1)) == {2, 3}
     assert parallel(matmul(m=2, n=509, k=61)) == {1}
+
+
+@pytest.mark.parametrize(("operand", "calls"), [("A", 1), ("B", 257)])
+def test_an_operand_that_is_computed_on_the_way_costs_its_calls(operand, calls):
+    """One of a row's two operands is an element, the other as long as the row."""
+    g = Geometry.of(matmul(m=8, n=257, k=64), "matmul")
+    calling = tuple(replace(op, functions=(("special", 1),)) if op.name == operand else op for op in g.operands)
+    rates = CpuRates.of(device("avx2"), g)
+    plain, called = (axpy_cost(made, rates).cycles(64) for made in (g, replace(g, operands=calling)))
+    assert called - plain == pytest.approx(64 * calls * CALL)

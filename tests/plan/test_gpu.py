@@ -18,6 +18,7 @@ from roller_tvm.recipes.fetching import fetch_vectors
 from roller_tvm.recipes.gpu_reduce import spans
 from roller_tvm.recipes.gpu_tile_candidates import near_divisor
 from roller_tvm.recipes.gpu_transpose import turn_cycles, turned
+from roller_tvm.roller.features import Features
 from roller_tvm.roller.partition import partition
 
 from ..sampling import examples
@@ -229,3 +230,15 @@ def test_an_index_spans_a_dimension_from_its_first_element_to_its_last(terms, co
     low = -((const + sum(min(0, c * (extents[a] - 1)) for a, c in terms.items())) // divisor)
     assert not spans(Index.of(terms, const + divisor * (low + 1), divisor=divisor), extents, 1)  # from the second on
     assert spans(Index.whole(), extents, 100)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_copies_that_run_ahead_take_no_more_than_the_kernels_limit_of_shared_memory(dynamic):
+    """An H100 has 48 KiB for a block by default, and 227 KiB for one that asks for them."""
+    features = Features(async_copy=True, dynamic_shared=dynamic)
+    found = construct(operator("matmul", m=4096, n=4096, k=4096), device("h100"), 40, features).plans
+    ahead = [(program.choice("stages", 1), estimate.shared_bytes) for ranked in found
+             for program, estimate in zip(ranked.plan.programs, ranked.estimate.programs, strict=True)]  # fmt: skip
+    assert any(stages > 1 for stages, _ in ahead)
+    assert all(shared <= (227 if dynamic else 48) * 1024 for _, shared in ahead)
+    assert any(shared > 48 * 1024 for _, shared in ahead) == dynamic

@@ -1,13 +1,17 @@
 """The registry of recipes."""
 
+import json
 import warnings
+from pathlib import Path
 
 import pytest
 
 from roller_tvm.internal import InternalError
+from roller_tvm.ir import TensorExpression
 from roller_tvm.ir.operators import operator
 from roller_tvm.planner import construct
 from roller_tvm.recipes import RECIPES, registered
+from roller_tvm.recipes.dilated_nests import divides
 from roller_tvm.roller.rprogram import RECIPE_NAMES
 
 from .devices import device
@@ -39,3 +43,10 @@ def test_a_bug_of_a_recipe_is_told_with_the_operator_and_costs_its_plans_alone(m
     with warnings.catch_warnings(), pytest.raises(InternalError, match="recipe cpu.window"):
         warnings.simplefilter("error", InternalError)  # as pyproject.toml has it for every test
         construct(expression, device("avx512"), 20)
+
+
+@pytest.mark.parametrize(("name", "quotients"), [("transposed_convolution", True), ("winograd_cpu", False)])
+def test_a_dilated_operand_is_known_by_the_quotient_in_its_index(name, quotients):
+    text = Path(__file__).with_name("read").joinpath(f"{name}.json").read_text()
+    assert divides(TensorExpression.from_json(json.loads(text))) == quotients
+    assert not divides(operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3, stride=2))

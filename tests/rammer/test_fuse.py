@@ -8,12 +8,14 @@ import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.ir.operators import matmul
 from roller_tvm.rammer import Phase, RKernel, plan_graph
 from roller_tvm.rammer.cuda_functions import CannotFuse
 from roller_tvm.rammer.functions import Call, Functions, Planned, call_graph
 from roller_tvm.rammer.fuse import CallGraph, Fuser, Region
 from roller_tvm.rammer.makers import Maker
 from roller_tvm.rammer.memory import MemoryRule
+from roller_tvm.rammer.rkernels import planned_rkernels
 
 V100 = load_device("v100")
 GIB, MIB = 1 << 30, 1 << 20
@@ -125,3 +127,13 @@ def test_a_part_without_code_is_halved_until_its_operators_stay(most, made):
     assert sorted(o for part in region.plan.parts for o, _ in part.kernels) == ["c0", "c1", "c2", "c3"]
     assert len(region.functions) == len(region.plan.parts)
     assert bool(region.refused) == (most < 4)
+
+
+def test_plans_say_how_many_bytes_their_calls_write() -> None:
+    """64 x 48 results of four bytes, whatever the graph knows of sizes."""
+    class OfPlans(Known):
+        def read(self, func, name):
+            return Planned(func, ("A", "matmul"), planned_rkernels(matmul(m=64, n=48, k=32), V100, 2))
+
+    (made,) = call_graph(branches(1), OfPlans(V100), {"x": 4, "y0": None}).operators
+    assert made.buffer_bytes == 64 * 48 * 4

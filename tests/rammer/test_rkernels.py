@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.ir.operators import parse_operator
 from roller_tvm.planner import construct
-from roller_tvm.rammer.rkernels import phase, tiling_of
+from roller_tvm.planner.plan_cache import NoCache, PlanCache
+from roller_tvm.rammer.rkernels import phase, planned_rkernels, roperator, tiling_of
 from roller_tvm.rammer.rtask import Tiling
 from roller_tvm.roller.rprogram import RProgram
 from roller_tvm.roller.rtile import RTile
@@ -64,3 +66,9 @@ def test_a_blocks_share_of_its_units_time() -> None:
         assert found.unit_seconds == pytest.approx(share)
     waits = replace(busy, bound="latency", compute_seconds=9e-6)
     assert phase(best.plan, program, waits, v100).unit_seconds == pytest.approx(net / 3)
+
+
+@pytest.mark.parametrize("planned", [construct, PlanCache.construct, NoCache.construct, planned_rkernels, roperator])
+def test_ten_plans_are_asked_for_wherever_no_number_is_given(planned) -> None:
+    """docs and command line say ten."""
+    assert signature(planned).parameters["top"].default == 10
