@@ -28,7 +28,6 @@ def files(tmp_path):
 
 
 @pytest.mark.te
-@pytest.mark.one_line("relax")
 @needs_mpi
 def test_a_product_is_compiled_and_run_on_two_ranks(files, capsys):
     made = files / "product.nodes"
