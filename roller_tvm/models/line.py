@@ -251,14 +251,14 @@ class ModelLine(ABC):
         self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
         threads: int, memory_bytes: int, tell: Callable[[str], None],
     ) -> Explorable:  # fmt: skip
-        """Return a model in one library with the `top` best plans of each operator, each checked.
+        """Return a model in one library with the best plans of each operator, each checked.
 
         Parameters
         ----------
         built : object
             The model as `build` has built it with these records.
         share : function of the name of an operator
-            Its share of the time of a run; those below `least` keep the plan that they have.
+            Its share of the time of a run. It has a plan more for each `least` of that, up to `top`.
         folder : Path
             For the library, as long as it is explored.
         memory_bytes : int

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm
 from tvm import relax
@@ -33,6 +33,8 @@ from .marks import MATRIX
 from .modules import is_prim_func
 from .rewrites import PART
 from .structures import unnamed_text
+
+Made = TypeVar("Made")
 
 #: Passes without which kernels for CPUs are as fast: the simplifier runs again after this one, a fifth of lowering.
 _NEEDLESS = ("s_tir.RenormalizeSplitPattern",)
@@ -121,22 +123,32 @@ class _Kernels:
 def _objects(
     attrs: Any, target: Any, kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
 ) -> list[bytes]:
-    """Return the object files of kernels; forks are quicker than threads, which wait for each other in our rewrites."""
+    """Return the object files of kernels."""
+    return of_each(partial(object_of, attrs, target), kernels, told)
+
+
+def of_each(
+    made: Callable[[Any, Any], Made], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
+) -> list[Made]:
+    """Return the result of each kernel in order, made on all cores in this PassContext; it calls `object_of`.
+
+    Forks are quicker than threads, which wait for each other in our rewrites.
+    """
     cache = kernel_cache()
     if not may_fork(cache) or _settings() is None:
-        return on_all_cores(partial(object_of, attrs, target), kernels, told)
+        return on_all_cores(made, kernels, told)
 
     tell = counted(told, "compile", len(kernels))
 
-    def one(kernel: tuple[int, int]) -> bytes:
+    def one(kernel: tuple[int, int]) -> Made:
         place, n = kernel
         var, func = kernels[n]
         tell(var.name_hint, place)
-        return object_of(attrs, target, var, func)
+        return made(var, func)
 
     order = largest_early([_stores(func.body) for _, func in kernels])
-    made = shared(one, list(enumerate(order)), cache)
-    return [content for _, content in sorted(zip(order, made, strict=True))]
+    results = shared(one, list(enumerate(order)), cache)
+    return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
 
 
 def largest_early(sizes: Sequence[int]) -> list[int]:
@@ -218,12 +230,12 @@ def _settings() -> str | None:
 
 
 def on_all_cores(
-    made: Callable[..., Any], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
-) -> list[Any]:
+    made: Callable[[Any, Any], Made], kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
+) -> list[Made]:
     """Make something of kernels on all cores, in the PassContext of this thread; return the results in order."""
     outer, tell = tvm.transform.PassContext.current(), counted(told, "compile", len(kernels))
 
-    def one(kernel: tuple[Any, Any]) -> Any:
+    def one(kernel: tuple[Any, Any]) -> Made:
         tell(kernel[0].name_hint)
         if outer.instruments:
             return made(*kernel)

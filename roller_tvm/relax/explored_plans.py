@@ -14,7 +14,7 @@ from tvm import relax
 
 from ..explore.dispatch import Site
 from ..micro_perf.known_error import may_win
-from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores
+from ..tuning.explorable import MATRIX, RECORD, TVM, Class, Linked, for_fewer_cores, wanted_plans
 from .choices import read_choices
 from .connected import ConnectTiles
 from .constants import array_of
@@ -76,12 +76,12 @@ def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least:
     starts = {keys[n]: MATRIX for n in matrix if n in keys} | {keys[n]: RECORD for n in recorded}
     on_unit = {keys[n]: seconds for n, seconds in matrix.items() if n in keys}
     known = {
-        key: _planned(tasks[key], device, target, top if shares[key] >= least else 1, starts.get(key, ""),
+        key: _planned(tasks[key], device, target, wanted_plans(shares[key], top, least), starts.get(key, ""),
                       on_unit.get(key, math.inf))
         for key in dict.fromkeys(keys.values()) if key in tasks
     }  # fmt: skip
     for name, (chain, _) in connect.chains.items():
-        known[chain.key] = _connected(connect, name, top if shares[chain.key] >= least else 1)
+        known[chain.key] = _connected(connect, name, wanted_plans(shares[chain.key], top, least))
     return Planned(job, with_functions(begun, {}), keys, known)
 
 

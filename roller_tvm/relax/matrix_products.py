@@ -32,9 +32,8 @@ GAIN = 1.15
 
 @dataclass(frozen=True, eq=False)
 class _Chosen:
-    """A function's product on the matrix unit, and the position of its weights."""
+    """A function's product, its tiles on the matrix unit, and the position of its weights."""
 
-    func: Any
     nest: ProductNest
     tiles: MatrixTiles
     weights: int
@@ -66,7 +65,7 @@ class MatrixProducts:
         """Return the module with its products on the matrix unit."""
         if not (chosen := self._all_chosen(mod)):
             return mod
-        changer = _Changer(mod, chosen)
+        changer = _Changer(mod, chosen, self)
         changed = changed_by(changer, mod)
         for var, made in changer.made.items():
             tiles = chosen[var].tiles
@@ -99,7 +98,11 @@ class MatrixProducts:
         apart = seconds_alone(func, self.device)
         if apart is not None and tiles.seconds * GAIN >= apart:  # not planned: TVM's own schedule is no faster
             return None
-        return _Chosen(product_func(nest, tiles, self.device.units, self.emulated), nest, tiles, position)
+        return _Chosen(nest, tiles, position)
+
+    def func(self, one: _Chosen) -> Any:
+        """Return the function that is to compute a product."""
+        return product_func(one.nest, one.tiles, self.device.units, self.emulated)
 
 
 def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bool = False) -> Any:
@@ -121,9 +124,9 @@ def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bo
 class _Changer(relax.PyExprMutator):
     """Calls functions on the matrix unit, with packed weights."""
 
-    def __init__(self, mod: Any, chosen: dict[Any, _Chosen]) -> None:
+    def __init__(self, mod: Any, chosen: dict[Any, _Chosen], products: MatrixProducts) -> None:
         super().__init__(mod)
-        self.chosen = chosen
+        self.chosen, self.products = chosen, products
         self.made: dict[Any, Any] = {}  # a function's variable -> that of its product on the unit
 
     def visit_call_(self, op: Any) -> Any:
@@ -137,6 +140,6 @@ class _Changer(relax.PyExprMutator):
             return op
         weights = chosen.nest.matrix(weights)
         if called not in self.made:
-            self.made[called] = self.builder_.add_func(chosen.func, f"{called.name_hint}{ON_UNIT}")
+            self.made[called] = self.builder_.add_func(self.products.func(chosen), f"{called.name_hint}{ON_UNIT}")
         arguments[chosen.weights] = relax.const(packed_weights(weights, chosen.tiles.places).reshape(-1), "uint16")
         return relax.call_tir(self.made[called], relax.Tuple(arguments), list(op.ty_args))

@@ -209,10 +209,13 @@ def schedule(
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
-            mod = tvm.transform.Sequential(
-                [InitialValuesFirst(), SeparableSums(), UnalignedInputs(), cpu_code(fast_math)]
-            )(mod)
+            mod = for_llvm(fast_math)(mod)
     return mod, scheduler.report
+
+
+def for_llvm(fast_math: bool = False) -> Any:
+    """The pass that makes scheduled functions with packed constants what TVM's LLVM back end computes as planned."""
+    return tvm.transform.Sequential([InitialValuesFirst(), SeparableSums(), UnalignedInputs(), cpu_code(fast_math)])
 
 
 def lower(target: Any = None) -> Any:

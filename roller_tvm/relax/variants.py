@@ -23,12 +23,13 @@ from ..errors import MeasureError
 from ..explore.dispatch import FFI, SITE, Site, Table, Variant, source
 from ..tuning.explorable import Arguments, Linked
 from ..tuning.supervise import last_line
-from .compiling import Compiled, code_attrs, object_of, on_all_cores
+from .compiling import Compiled, code_attrs, object_of, of_each
 from .concat_in_place import PLACES
 from .constants import array_of
+from .kernels import pack_constants
 from .marks import ORIGIN
 from .modules import is_prim_func, with_functions
-from .pipeline import lower, schedule, with_memory
+from .pipeline import for_llvm, lower, schedule, with_memory
 from .schedule import named_as
 
 
@@ -89,18 +90,24 @@ def _sites(
 
 
 def _lowered(mod: Any, plans: Mapping[str, Plans], number: int, target: Any, device: Any, lowering: Any) -> Any:
-    """Return the module lowered with the `number`-th plan of each function, or its first where there is none."""
+    """Return the module lowered with the `number`-th plan of each function.
+
+    Functions without one are as in any build in the first module; in the others nobody looks at them.
+    """
     chosen = {}
     for var, func in mod.functions_items():
         own = plans.get(str(var.name_hint))
-        if own is not None and is_prim_func(func):
-            functions = list(own.by_label.values())
-            scheduled = functions[number] if number < len(functions) else functions[0]
+        if own is not None and is_prim_func(func) and number < len(own.by_label):
+            scheduled = list(own.by_label.values())[number]
             if scheduled is not None:
                 chosen[var] = named_as(scheduled, func)
-    scheduled, _ = schedule(with_functions(mod, chosen), target, None, device)
+    mod = with_functions(mod, chosen)
+    if not number:
+        mod, _ = schedule(mod, target, None, device)
+    elif target.kind.name == "llvm":
+        mod = for_llvm()(pack_constants(mod))
     with target:
-        return lowering(scheduled)
+        return lowering(mod)
 
 
 def _kernel_calls(mod: Any) -> list[Any]:
@@ -259,7 +266,7 @@ def _compiled(
         return path, ""
 
     named = [(tvm.ir.GlobalVar(name), func.with_attr("global_symbol", name)) for name, func in kernels.items()]
-    return dict(zip(kernels, on_all_cores(made, named, lambda step: None), strict=True))
+    return dict(zip(kernels, of_each(made, named, lambda step: None), strict=True))
 
 
 def write_object(var: Any, func: Any, attrs: Any, target: Any, path: str) -> None:

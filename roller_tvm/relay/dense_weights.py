@@ -200,23 +200,35 @@ def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any
 
 
 class Asked(NamedTuple):
-    """The schedule that a function was given: its workload before weights are packed, its State or None, and how."""
+    """The schedule that a function was given: its workload and computation before weights are packed, and how.
+
+    Parameters
+    ----------
+    dag : auto_scheduler.ComputeDAG
+    state : auto_scheduler.State or None
+    """
 
     workload: str
+    dag: Any
     state: Any
     how: str
 
+    @property
+    def key(self) -> str:
+        """Name of what is computed: Ansor's key, and what that leaves out."""
+        return f"{self.workload} {computation_of(self.dag)}"
 
-def history_of(records: Any, settled: Mapping[str, str], planner: Plan | None = None) -> Any:
+
+def history_of(records: Any, settled: Mapping[str, Mapping[str, Any]], planner: Plan | None = None) -> Any:
     """Return an ``ApplyHistoryBest`` that also finds records under TVM's axis names, and plans workloads without a
     record.
 
     Parameters
     ----------
     records : as ``ApplyHistoryBest`` takes them
-    settled : mapping of str to str
-        Workloads with a record of exactly this target, and those left to TVM; with the record's computation, '' if it
-        is not known (``tasks.computation_of``).
+    settled : mapping
+        Workloads with a record of exactly this target, and those left to TVM -> computation (`computation_of`) -> State
+        of its best record, of those known.
     planner : function of (target, workload, name), optional
         A ``planned.Planner``: makes the schedules of workloads without a record; by default those are TVM's own.
 
@@ -235,8 +247,8 @@ def history_of(records: Any, settled: Mapping[str, str], planner: Plan | None = 
         asked: dict[str, str]
         #: Workloads that TVM made of these for packed weights.
         rewritten: set[str]
-        #: Those -> what they were before.
-        original: dict[str, str]
+        #: Those -> workload and computation before.
+        original: dict[str, tuple[str, Any]]
         #: Function -> its schedule.
         kernels: dict[str, KernelPlan]
         functions: dict[str, Asked]
@@ -244,16 +256,20 @@ def history_of(records: Any, settled: Mapping[str, str], planner: Plan | None = 
         #: names of workloads with packed weights stand for one computation, ''.
         planned: dict[tuple[str, str], tuple[Any, KernelPlan]]
         last: tuple[Any, KernelPlan]
-        workload: str
+        workload: tuple[str, Any]
         #: Function -> computation and State, of those that have one.
         states: dict[str, tuple[Any, Any]]
 
         def query(self, target: Any, workload_key: str, has_complex_op: bool, dag: Any, func_name: str) -> Any:
-            self.workload = workload_key
+            self.workload = workload_key, dag
             computed = workload_key, "" if (workload_key, "") in self.planned else computation_of(dag)
             if computed not in self.planned:
-                other = settled.get(workload_key, "") not in ("", computed[1])
-                state = None if other else self._query_inside(target, workload_key, func_name)
+                known = settled.get(workload_key, {})
+                other = bool(known) and computed[1] not in known
+                state = None
+                if not other:
+                    best = self._query_inside(target, workload_key, func_name)
+                    state = known[computed[1]] if len(known) > 1 else best
                 if state is not None:
                     self.last = state, KernelPlan(func_name, "record")
                 elif workload_key in settled and not other:
@@ -266,7 +282,7 @@ def history_of(records: Any, settled: Mapping[str, str], planner: Plan | None = 
                 self.last = self.planned[computed]
             state, plan = self.last
             self.kernels[func_name] = replace(plan, kernel=func_name)
-            self.functions[func_name] = Asked(self.original.get(workload_key, workload_key), state, plan.how)
+            self.functions[func_name] = Asked(*self.original.get(workload_key, self.workload), state, plan.how)
             if state is not None:
                 self.states[func_name] = dag, state
             return state

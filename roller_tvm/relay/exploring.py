@@ -28,6 +28,7 @@ from ..tuning.explorable import (
     Linked,
     checked,
     for_fewer_cores,
+    wanted_plans,
 )
 from ..tuning.supervise import Pool, Reply
 from ..tvm_env.compiler import find_compiler, system_install
@@ -127,15 +128,14 @@ def explorable(
         tell("plan")
         graph = Graph(built.graph_json, built.params)
         found = {call.kernel: asked[call.kernel] for call in graph.calls if call.kernel in asked}
-        classes = {name: one.workload for name, one in found.items()}
+        classes = {name: one.key for name, one in found.items()}
         shares: Counter[str] = Counter()
         for name, key in classes.items():
             shares[key] += share(name)
         owns: dict[str, _Own] = {}
         for name, one in found.items():
-            if one.workload not in owns:
-                wanted = top if shares[one.workload] >= least else 1
-                owns[one.workload] = _planned(one, name, aim, wanted)
+            if (key := classes[name]) not in owns:
+                owns[key] = _planned(one, name, aim, wanted_plans(shares[key], top, least))
         tell("compile")
         write = "write_cuda_variant" if card else "write_variant"
         objects = _compiled(pool, owns, found, classes, folder, job.packed and not card, write)
@@ -158,7 +158,7 @@ def explorable(
 
 def _planned(one: Asked, name: str, aim: Any, top: int) -> _Own:
     """Return a workload's plans, the first being what the build took."""
-    task = task_of(one.workload, aim.target, aim.device, name)
+    task = task_of(one.workload, aim.target, aim.device, name, one.dag)
     known = Class(task, LINE.candidates(task, aim.device, max(top, TOP)))
     if one.how != "planned":
         known.plans[RECORD if one.how == "record" else TVM] = None
@@ -192,7 +192,7 @@ def _compiled(
     pool: Pool, owns: Mapping[str, _Own], found: Mapping[str, Asked], classes: Mapping[str, str], folder: Path,
     packed: bool, write: str,
 ) -> dict[tuple[str, str], Path]:
-    """Compile all variants but the starts; return their object files by workload and label.
+    """Compile all variants but the starts; return their object files by class and label.
 
     Parameters
     ----------
@@ -216,13 +216,14 @@ def _compiled(
             given = (work.text, work.target, LINE.record(task, state, None), mode)
             calls.append((write, (*given, path.name, str(path)), LIMIT_S) if n else
                          ("write_layouts", (*given, str(path)), LIMIT_S))  # fmt: skip
-            where.append((own, label, n, path))
+            where.append((key, label, n, path))
     objects = {}
-    for (own, label, n, path), (_, _, reply) in zip(where, pool.map(calls), strict=True):
+    for (key, label, n, path), (_, _, reply) in zip(where, pool.map(calls), strict=True):
+        own = owns[key]
         maps = {at: np.load(f"{path}.{at}.npy") for at in reply.value} if reply.ok else {}
         if n and reply.ok:
             own.variants[label] = maps
-            objects[own.known.task.key, label] = path
+            objects[key, label] = path
         elif n:
             own.failed[label] = _why(reply)
         elif reply.ok:
@@ -254,7 +255,7 @@ def _linked(
             why = own.failed.get(label, "") or options.refusal(label)
             before = sum(w.nbytes for w in call.more)
             if not why:
-                arguments[-1][label] = options.add(label, objects[own.known.task.key, label].name)
+                arguments[-1][label] = options.add(label, objects[classes[call.kernel], label].name)
                 memory -= sum(w.nbytes for w in call.more) - before
                 if memory < 0:
                     why = "its weights in another layout need more memory than is given"

@@ -391,10 +391,11 @@ def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> l
 
 def load_settled(
     path: str | os.PathLike[str], target: str | None
-) -> tuple[list[tuple[Any, Any]], dict[str, str]]:
+) -> tuple[list[tuple[Any, Any]], dict[str, dict[str, Any]]]:
     """Return ``load_for_build``'s list, and the workloads with a record of exactly this target or left to TVM for it.
 
-    Each workload comes with the digest of its record's computation, '' if that is not known.
+    Each workload comes with the State of the best record of each computation that has a note; see
+    ``dense_weights.computation_of``.
     """
     from tvm.auto_scheduler.measure_record import load_record_from_string
 
@@ -403,12 +404,18 @@ def load_settled(
     records = read_records(path, strict=False)
     own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
     own |= {key for key, of in read_kept(path) if of == target}
-    notes = best_notes(records)
     wanted = [r for r in records if r.target == target or r.workload_key not in own]
-    loaded = []
+    loaded, best = [], dict[tuple[str, str], tuple[float, Any]]()
     for record in wanted:
         try:
             loaded.append(tuple(load_record_from_string(record.line)))
         except Exception as error:  # whatever TVM's reader stumbles over: a target of another version, a step
             _warn(f"{path}:{record.number}", f"TVM cannot read it: {last_line(error)}", "it is left out")
-    return loaded, {key: notes.get((key, str(target)), Note()).computation for key in own}
+            continue
+        of = record.workload_key, record.note.computation if record.note is not None else ""
+        if of[0] in own and of[1] and not record.error_no and record.cost < best.get(of, (math.inf, None))[0]:
+            best[of] = record.cost, loaded[-1][0].state
+    settled: dict[str, dict[str, Any]] = {key: {} for key in own}
+    for (key, computation), (_, state) in best.items():
+        settled[key][computation] = state
+    return loaded, settled

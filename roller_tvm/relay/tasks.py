@@ -145,12 +145,13 @@ def hardware_params(target: Any, device: DeviceSpec) -> Any:
         warp_size=device.vector_width)  # fmt: skip
 
 
-def task_of(workload_key: str, target: Any, device: DeviceSpec, name: str) -> Task:
-    """Return the task of a workload that TVM has registered, for the function of this name."""
+def task_of(workload_key: str, target: Any, device: DeviceSpec, name: str, dag: Any = None) -> Task:
+    """Return the task of a workload, by default the one that TVM has registered, for the function of this name."""
     from tvm import auto_scheduler
 
     search_task = auto_scheduler.SearchTask(
-        workload_key=workload_key, target=target, hardware_params=hardware_params(target, device), desc=name,
+        compute_dag=dag, workload_key=workload_key, target=target, hardware_params=hardware_params(target, device),
+        desc=name,
         layout_rewrite_option=auto_scheduler.LayoutRewriteOption.get_target_default(target, True),
     )  # fmt: skip
     return Task(0, short_name(name), 1, search_task, max(0.0, float(search_task.compute_dag.flop_ct)))

@@ -33,6 +33,17 @@ FEWER = 1.5
 PROFILED_RUNS = 3
 
 
+def wanted_plans(share: float, top: int, least: float) -> int:
+    """Return how many plans of an operator are worth a build: its own, and another for each `least` of a run's time.
+
+    Examples
+    --------
+    >>> [wanted_plans(share, 5, 0.01) for share in (0.009, 0.01, 0.025, 0.3)]
+    [1, 2, 3, 5]
+    """
+    return min(top, 1 + int(share / least)) if least else top
+
+
 @dataclass
 class Class:
     """An equivalence class: a task with the plans that may be tried.

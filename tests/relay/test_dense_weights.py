@@ -243,10 +243,10 @@ def test_a_record_of_this_target_goes_before_one_of_another(tuned, tmp_path):
     log, tuning = tuned
     keys = {t.task.name: t.task.key for t in tuning.tasks}
     own, twin = keys["nn_dense_add_nn_relu"], keys[f"nn_dense_add_nn_relu {FOR_TVM}"]
-    history = history_of(load_for_build(log, tuning.target), {twin: ""})
+    history = history_of(load_for_build(log, tuning.target), {twin: {}})
     target = make_target(TARGET)
     assert history._query_inside(target, own, "").same_as(history._query_inside(target, twin, ""))
-    both = history_of(load_for_build(log, tuning.target), {own: "", twin: ""})
+    both = history_of(load_for_build(log, tuning.target), {own: {}, twin: {}})
     assert not both._query_inside(target, own, "").same_as(both._query_inside(target, twin, ""))
 
 

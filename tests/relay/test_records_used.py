@@ -135,19 +135,24 @@ def test_a_product_whose_extents_differ_is_refused(tmp_path):
         load_model(path, {"x": [2, 33]})
 
 
-def pools():
-    """Return two poolings to one size, to which Ansor gives one workload key: it leaves out their windows."""
+def pools(*windows):
+    """Return poolings to one size, to which Ansor gives one workload key: it leaves out their windows."""
     x = relay.var("x", shape=(1, 8, 28, 14))
-    made = [relay.nn.max_pool2d(x, (k, k), (2, 2), padding=(k // 2,) * 4) for k in (3, 5)]
+    made = [relay.nn.max_pool2d(x, (k, k), (2, 2), padding=(k // 2,) * 4) for k in windows]
     return tvm.IRModule.from_expr(relay.Function([x], relay.Tuple(made)))
 
 
-def test_computations_with_one_key_are_planned_one_by_one(tmp_path):
-    built = build(pools(), None, TARGET)
+def test_computations_with_one_key_have_plans_and_records_of_their_own(tmp_path):
+    built, log = build(pools(3, 5), None, TARGET), str(tmp_path / "r.json")
     windows = [plan.plan.partition(") register")[0].rpartition("rv1=")[2] for plan in built.roller_tvm_report.plans]
     assert windows == ["3", "5"]
-    tune(pools(), None, TARGET, str(tmp_path / "r.json"), trials=0)
-    taken = build(pools(), None, TARGET, str(tmp_path / "r.json")).roller_tvm_report.plans
-    assert sorted(plan.how for plan in taken) == ["planned", "record"]
-    with_record = build(pools(), None, TARGET, str(tmp_path / "r.json"), schedules="tvm").roller_tvm_report.plans
-    assert {plan.how: plan.reason for plan in with_record} == {"record": "", "tvm": "it has no record"}
+
+    def taken(**options):
+        report = build(pools(3, 5), None, TARGET, log, **options).roller_tvm_report
+        return {plan.how: plan.reason for plan in report.plans}
+
+    tune(pools(3), None, TARGET, log, trials=0)
+    assert taken() == {"record": "", "planned": ""}
+    assert taken(schedules="tvm") == {"record": "", "tvm": "it has no record"}
+    tune(pools(5), None, TARGET, log, trials=0)
+    assert taken(schedules="tvm") == {"record": ""}
