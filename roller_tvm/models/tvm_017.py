@@ -57,6 +57,16 @@ def _clip(node: Any, graph: Graph) -> list[Any] | None:
     return made
 
 
+def _cum_sum(node: Any, graph: Graph) -> list[Any] | None:
+    """Leave sums of no elements out: TVM 0.17 writes the first sum in any case, behind the tensor's memory."""
+    from onnx import helper
+
+    known = graph.known.get(node.input[0])
+    if known is None or known.shape is None or 0 not in known.shape:
+        return None
+    return [helper.make_node("Identity", node.input[:1], node.output, name=node.name)]
+
+
 def _dft(node: Any, graph: Graph) -> list[Any] | None:
     """Turn the axis of opset 20, an input that is -2 by default, into the attribute of opset 17."""
     if graph.opset < 20:
@@ -179,6 +189,7 @@ TVM_017: dict[str, Handler] = {
     **dict.fromkeys(misread.UNREDUCED, _reduce),
     "Clip": _clip,
     "Constant": _constant,
+    "CumSum": _cum_sum,
     "DFT": _dft,
     "Dropout": _dropout,
     "EyeLike": _eye_like,

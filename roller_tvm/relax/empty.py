@@ -1,7 +1,7 @@
 """Reductions of no terms: their value is the one that they begin with (0 of a sum), which TVM never writes.
 
 TVM sets the initial value in the first trip of a reduction's loops. Where these have no trip, the result stays
-what its memory held before.
+what its memory held before. Running sums, on the other hand, write their first element even if there is none.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import relax, s_tir, tirx
 
 from ..tir.nodes import REDUCTION, key, variables
-from .modules import each_prim_func
+from .modules import each_function, each_prim_func
 
 
 @tvm.transform.module_pass(opt_level=0, name="EmptyReductions")
@@ -30,6 +30,33 @@ class EmptyReductions:
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its PrimFuncs rewritten."""
         return each_prim_func(mod, with_values_of_none)
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScansOfNothing")
+class ScansOfNothing:
+    """Replace running sums and products of tensors without elements, whose loop writes behind their memory.
+
+    Put it before ``DispatchSortScan``.
+
+    Examples
+    --------
+    >>> mod = ScansOfNothing()(mod)
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its functions rewritten."""
+        return each_function(mod, lambda f: _WithoutScans(mod).visit_expr(f), False)
+
+
+@relax.expr_functor.mutator
+class _WithoutScans(relax.PyExprMutator):
+    def visit_call_(self, op: Any) -> Any:
+        op = super().visit_call_(op)
+        if getattr(op.op, "name", "") not in ("relax.cumsum", "relax.cumprod"):
+            return op
+        shape = getattr(op.ty, "shape", None)
+        nothing = shape is not None and any(getattr(extent, "value", None) == 0 for extent in shape.values)
+        return relax.op.zeros(shape, str(op.ty.dtype)) if nothing else op
 
 
 def with_values_of_none(func: Any) -> Any:

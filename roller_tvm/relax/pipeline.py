@@ -34,7 +34,7 @@ from .cubins import Cubins
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
-from .empty import EmptyReductions, InitialValuesFirst
+from .empty import EmptyReductions, InitialValuesFirst, ScansOfNothing
 from .enlarging import open_rules
 from .folding import FoldScales
 from .importers import bound
@@ -115,6 +115,7 @@ def prepare(
         FoldScales(),
         passes.CanonicalizeBindings(),
         *(cpu if target.kind.name == "llvm" else []),
+        ScansOfNothing(),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(open_rules(cpu=target.kind.name == "llvm")),

@@ -87,6 +87,13 @@ class TestComeOutRight:
     def test_odd_norm_of_everything(self, tmp_path):
         self.check(*one_node(tmp_path / "m.onnx", "GlobalLpPool", [PICTURE], opset=2, p=3))
 
+    @pytest.mark.skipif(LINE != "relay", reason="the pipeline of the Relax line leaves them out")
+    def test_running_sums_of_nothing_are_left_out(self, tmp_path):
+        """TVM's loop writes one element, behind the memory of the output."""
+        path, inputs = one_node(tmp_path / "m.onnx", "CumSum", [X[:0]], [np.array(0, "int64")], exclusive=1, opset=14)
+        assert "cumsum" not in str(load_model(path).mod)
+        self.check(path, inputs)
+
     def test_gelu_by_tanh(self, tmp_path):
         self.check(*one_node(tmp_path / "m.onnx", "Gelu", [X * 6], opset=20, approximate="tanh"))
 
