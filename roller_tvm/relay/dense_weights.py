@@ -215,7 +215,7 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of what is computed: Ansor's key, and what that leaves out."""
+        """Name of the computation: Ansor's key, and a digest of all that it leaves out."""
         return f"{self.workload} {computation_of(self.dag)}"
 
 
