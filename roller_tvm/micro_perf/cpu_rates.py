@@ -56,8 +56,9 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
     # Caches that are looked up while the address is still being translated have ways of a page.
     ways = device.limits.l1_ways or max(1, held // page)
     return CpuRates(
-        1 / hertz, device.vector_bytes // element_bytes, device.limits.fma_per_cycle or 1.0,
-        device.limits.fma_latency_cycles or 4.0, nearest / device.vector_bytes, device.limits.vector_registers or 16,
+        1 / hertz, device.vector_bytes // element_bytes, device.limits.fma_per_cycle or estimate("fma_per_cycle"),
+        device.limits.fma_latency_cycles or estimate("fma_latency"), nearest / device.vector_bytes,
+        device.limits.vector_registers or 16,
         device.far.line_bytes, tuple(caches), device.far.bandwidth_gbps * per_core, ways, held // ways,
         device.limits.stores_per_cycle or estimate("stores_per_cycle"), page,
         device.limits.page_walk_cycles or estimate("page_walk"), device.limits.broadcast_registers,

@@ -336,7 +336,7 @@ def _read_cycles(address: Array, vector: int, count: Array) -> Array:
     if vector == 1:
         return bank_cycles(address, BANKS)
     # Vectors are served a part of the warp at a time.
-    together = max(1, BANKS // vector)
+    together = BANKS // vector
     lanes = np.arange(address.shape[1])
     part = np.where(lanes < count[:, None], lanes, lanes // together * together)
     at_once = min(together, address.shape[1])

@@ -74,7 +74,7 @@ def storage_elements(box: Sequence[int], aligned: Sequence[tuple[int, int]]) -> 
 def vector_quanta(nest: GpuNest, vectors: Array, whole: Array | bool = True) -> Array:
     """Return the elements of which buffers must be a multiple to keep vectors into the next aligned, (operands, N)."""
     wide = (np.maximum.reduce(vectors) > 1) & whole
-    return np.where(wide, np.maximum(1, VECTOR_ALIGNMENT // nest.element_bytes), 1)
+    return np.where(wide, VECTOR_ALIGNMENT // nest.element_bytes, 1)
 
 
 def stored_bytes(

@@ -116,9 +116,9 @@ class _Planning:
     def __post_init__(self) -> None:
         if not all(self.sliced):  # lanes of unequal lengths go over an end that is not known
             self.features = replace(self.features, uneven_lanes=False)
-        one = self.operator(self._all(2))
+        self.small = self.operator(self._all(2))
         self.product = is_contraction(self.operator(self._all(32)).anchor)
-        self.output = one.output
+        self.output = self.small.output
         #: Axis of the anchor for each open axis, and of the result.
         self.of_anchor = [self._moved(lambda e: e.anchor, at) for at in range(len(self.axes))]
         self.of_output = [self._moved(lambda e: e.output, at) for at in range(len(self.axes))]
@@ -145,7 +145,7 @@ class _Planning:
     @property
     def is_picture(self) -> bool:
         """True for a product by constants with two open axes of its result: a convolution of one element."""
-        constant = any(t.constant for t in self.operator(self._all(2)).inputs)
+        constant = any(t.constant for t in self.small.inputs)
         return self.product and constant and len([a for a in self.of_anchor if a]) > 1
 
     def pictures(self) -> PlanFamily | None:
@@ -246,10 +246,10 @@ class _Planning:
     def others(self) -> Iterator[PlanFamily]:
         """Yield the family of an operator whose elements, or rows, are computed one by one: tiles in parallel."""
         alone = replace(self.device, units=1)
-        element = max(dtype_bytes(t.dtype) for t in self.operator(self._all(2)).tensors.values())
+        element = max(dtype_bytes(t.dtype) for t in self.small.tensors.values())
         last = self.output.spatial[-1].name if self.output.spatial else ""
         moving = [a.name for a in self.output.spatial if a.name in self._sliced_outputs()]
-        if len(moving) > 1 and not self.operator(self._all(2)).anchor.reduce:
+        if len(moving) > 1 and not self.small.anchor.reduce:
             last = moving[-1]  # a picture's rows run in parallel; some columns of all channels, then the next
         members: list[Member] = []
         for wide in (self.device.vector_width, 1):
@@ -261,7 +261,9 @@ class _Planning:
             if members and members[-1].extents == extents:
                 continue
             # Along an open axis that is not sliced: vectors of whole lanes, or none.
-            device = alone if wide > 1 or all(self.sliced) else replace(alone, vector_width=1, vector_bytes=element)
+            device = alone
+            if wide == 1 and not all(self.sliced):
+                device = replace(alone, vector_width=wide, vector_bytes=element)
             first = packs_of(members[0].ranked) if members else None
             same = [p for p in self._plans(extents, device) if first is None or packs_of(p) == first]
             if same:

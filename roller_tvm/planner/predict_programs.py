@@ -91,7 +91,7 @@ def _tensor(geometry: Geometry, programs: Sequence[RProgram], device: DeviceSpec
     names = [access.tensor for access in (made.roles.left, made.roles.right)]
     vectors = np.array([[p.choice(f"vector:{name}", 1) for p in programs] for name in names], np.int64)
     shapes = TensorShapes(block, warp, _choices(programs, "stages"), vectors, _choices(programs, "raster"))
-    ahead = any(p.choice("async") for p in programs) or bool((shapes.stages == 1).all())
+    ahead = any(p.choice("async") for p in programs)
     return tensor_times(geometry, device, made.matrices, made.sizes, shapes, made.dtype, ahead)
 
 

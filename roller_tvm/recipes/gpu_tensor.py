@@ -265,12 +265,12 @@ def product_of(geometry: Geometry, tf32: bool = False, swapped: bool | None = No
     roles = matrix_roles(stage)
     if isinstance(roles, str):
         return _refused("a product of two matrices", roles)
-    own = (tensors[roles.left.tensor].dtype, tensors[roles.right.tensor].dtype)
+    left, right = tensors[roles.left.tensor].dtype, tensors[roles.right.tensor].dtype
     instructions = INTRINSICS | ROUNDING if tf32 else INTRINSICS
-    instruction = instructions.get((own[0], stage.dtype))
-    if own[0] != own[1] or instruction is None:
+    instruction = instructions.get((left, stage.dtype))
+    if left != right or instruction is None:
         known = ", ".join(f"{a} with sums of {c}" for a, c in instructions)
-        return _refused(known, f"{own[0]} and {own[1]} with sums of {stage.dtype}")
+        return _refused(known, f"{left} and {right} with sums of {stage.dtype}")
     for access, turned in ((roles.left, roles.left_turned), (roles.right, roles.right_turned)):
         if turned and not instruction.turns:
             return _refused(f"neighbours of '{access.tensor}' along the sum", "single bytes along its rows")
@@ -287,7 +287,7 @@ def product_of(geometry: Geometry, tf32: bool = False, swapped: bool | None = No
     ]
     groups = (roles.m if roles.left_turned else roles.k, roles.n if roles.right_turned else roles.k)
     vectors = [copy_vector(geometry, op, group) for op, group in zip(operands, groups, strict=True)]
-    dtype = TF32 if (own[0], stage.dtype) in ROUNDING else own[0]
+    dtype = TF32 if (left, stage.dtype) in ROUNDING else left
     rows = [next((geometry.extents[i] for i in reversed(group) if geometry.extents[i] > 1), 1) for group in groups]
     return Product(roles, (matrices[0], matrices[1]), roles.sizes(stage), (vectors[0], vectors[1]), dtype,
                    instruction.dynamic, (rows[0], rows[1]), store_width(geometry, roles))

@@ -9,7 +9,15 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.gpu_access import Copies, Fetches, fetches, read_cycles, store_sectors, strides_of
+from roller_tvm.micro_perf.gpu_access import (
+    Copies,
+    Fetches,
+    _read_cycles,
+    fetches,
+    read_cycles,
+    store_sectors,
+    strides_of,
+)
 from roller_tvm.micro_perf.kernel import StagedKernel, StagedTable, unrolled_loops
 
 
@@ -157,3 +165,19 @@ def test_few_warps_are_counted_as_one_by_one(warm):
                         checked += 1
                         conflicts.add(cycles)
     assert checked >= 18 and max(conflicts) >= 2
+
+
+LANES = np.arange(32)
+
+
+@pytest.mark.parametrize(("vector", "address", "lanes", "cycles"), [
+    (1, LANES, 32, 1), (1, 32 * LANES, 32, 32), (1, 2 * LANES, 32, 2), (1, 32 * LANES, 5, 32),
+    (2, 2 * LANES, 32, 2), (4, 4 * LANES, 32, 4),  # neighbours: a row of all banks a cycle
+    (4, 0 * LANES, 32, 1), (4, LANES // 4 * 4, 32, 1), (2, LANES // 2 * 2, 32, 1),  # 32 words in all
+    (4, 32 * LANES, 32, 32), (2, 32 * LANES, 32, 32), (4, 64 * (LANES // 2), 32, 16),  # in the same banks
+    (4, 4 * LANES, 8, 1), (4, 4 * LANES, 9, 2), (2, 2 * LANES, 16, 1),  # few lanes are a part of a warp
+])  # fmt: skip
+def test_vectors_are_read_a_row_of_banks_at_a_time_and_none_twice(vector, address, lanes, cycles):
+    """Lanes beyond a block do nothing: those of whole words are where others are."""
+    found = _read_cycles(np.stack([address, address]), vector, np.array([lanes, lanes]))
+    assert found.tolist() == [cycles, cycles]

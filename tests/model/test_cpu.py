@@ -116,3 +116,14 @@ def test_lines_that_evict_each_other_come_from_the_second_cache_at_its_rate():
     lines = other(16.0, 16) - other(32.0, 16)
     assert lines == pytest.approx(1024 * 16 * 64 / 32)
     assert other(16.0, 8) == other(32.0, 8)
+
+
+def test_a_device_that_tells_little_is_taken_for_a_common_one():
+    """By the sources of ``device/data/_cpu.toml``: of Haswell to Zen 3."""
+    untold = ("fma_per_cycle", "fma_latency_cycles", "vector_registers", "stores_per_cycle", "page_bytes",
+              "page_walk_cycles", "l1_ways", "reorder_window", "broadcast_registers")  # fmt: skip
+    spec = replace(CPU, limits=replace(CPU.limits, **dict.fromkeys(untold)))
+    rates = CpuRates.of(spec, Geometry.of(operator("matmul", m=64, n=48, k=96), "matmul"))
+    assert (rates.fma, rates.latency, rates.registers, rates.stores) == (2, 4, 16, 1)
+    assert (rates.page_bytes, rates.page_walk, rates.window, rates.broadcasts) == (4096, 4, 0, None)
+    assert rates.ways * rates.page_bytes == spec.level(rates.caches[0][0]).capacity_bytes  # ways of a page

@@ -3,8 +3,11 @@
 The loads on the right were read from the main loops of NVRTC 12.9's code for sm_80 (one unrolled body).
 """
 
+from dataclasses import replace
+
 import pytest
 
+from roller_tvm.device import load_device
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.gpu import GpuRates
@@ -74,3 +77,20 @@ def test_each_further_buffer_gives_a_load_a_further_step_to_arrive_in():
     assert chains[1] - chains[2] == pytest.approx(2 * rates.shared_latency)
     assert chains[2] > rates.dram_latency and chains[2] == pytest.approx(2 * chains[3]) == pytest.approx(4 * chains[5])
     assert chains[100] == pytest.approx(chains[200]) and 2 * rates.shared_latency < chains[100] < chains[5]
+
+
+@pytest.mark.parametrize("name", ["v100", "k80", "ipu_mk1"])
+def test_what_an_epilogue_reads_passes_the_farthest_level_once_behind_all_blocks(name):
+    geometry, spec = Geometry.of(operator("matmul", m=512, n=512, k=512), "matmul"), load_device(name)
+    extra = 1 << 30
+
+    def told(geometry, on=spec):
+        return quick_times(Tiled.of(geometry, (32, 32, 8), (4, 4, 1), (1, 1, 1), (1, 1, 8), (1, 1), (0, 0)), on)
+
+    plain, more = told(geometry), told(replace(geometry, epilogue_bytes=extra))
+    rates = GpuRates.of(spec, "float32")
+    assert more.far[0] - plain.far[0] == pytest.approx(extra)
+    assert more.seconds[0] - plain.seconds[0] == pytest.approx(extra / rates.dram / spec.units * rates.cycle)
+    slow = replace(spec, launch_overhead_us=spec.launch_overhead_us + 5)
+    assert told(geometry, slow).seconds[0] - plain.seconds[0] == pytest.approx(5e-6)
+    assert plain.seconds[0] > 512 * 512 * 4 / (spec.far.bandwidth_gbps * 1e9)

@@ -11,6 +11,7 @@ from roller_tvm.roller.alignment import (
     aligned_extents,
     bank_padding,
     capacity,
+    divisors,
     execution_unit,
     summarise,
     tensor_shape,
@@ -156,3 +157,15 @@ def test_tiles_of_an_axis_are_no_longer_than_the_axis_covered_by_them():
         12,
         16,
     ]
+
+
+def test_of_many_divisors_the_small_ones_and_the_large_shares_are_tiles():
+    """Up to 64 elements, and down to a sixteenth of the axis: 81 and 243 of 6561 are neither."""
+    assert aligned_extents(3**8, 0.0) == [1, 3, 9, 27, 3**6, 3**7, 3**8]
+    assert set(aligned_extents(16 * 81, 0.0)) >= {54, 81}
+    assert 67 not in aligned_extents(17 * 67, 0.0)
+
+
+@given(st.integers(1, 5000))
+def test_divisors_are_all_numbers_that_divide(number):
+    assert list(divisors(number)) == [d for d in range(1, number + 1) if number % d == 0]

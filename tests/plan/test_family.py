@@ -333,3 +333,14 @@ def test_families_of_a_picture_are_best_first_for_sides_of_64():
     first, *others = plan_families(convolution, ["h", "w"], [True, True], many)
     assert others and all(first.seconds([64, 64]) <= other.seconds([64, 64]) for other in others)
     assert any(first.seconds([42, 42]) > other.seconds([42, 42]) for other in others)
+
+
+def test_rows_and_columns_of_pixels_are_tiles_of_columns_and_all_channels():
+    """Vectors along the columns, which are open, not along the channels, which are not cut."""
+    lanes = CPU.vector_width
+    for axes, made, tiles in (
+        ("yx", lambda e: operator("relu", shape=f"1x{e[0]}x{e[1]}x7"), {(1, lanes), (1, 1)}),
+        ("y", lambda e: operator("relu", shape=f"1x{e[0]}x8x7"), {(1,)}),
+    ):
+        (family,) = plan_families(made, list(axes), [True] * len(axes), CPU)
+        assert {member.extents for member in family.members} == tiles

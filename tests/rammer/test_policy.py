@@ -167,3 +167,14 @@ def test_refused_graphs() -> None:
         ROperator("lonely", ())
     with pytest.raises(BadInput, match="'b': it reads from 'x'"):
         DataFlowGraph((ROperator("b", (one,), ("x",)),))
+
+
+@pytest.mark.parametrize("policy", ["wavefront", "front"])
+def test_of_plans_that_take_as_long_the_fastest_kernels_are_taken(policy: str) -> None:
+    """Two rounds of 320 rTasks of 4 us and a launch, whichever; the efficient ones would leave room for more."""
+    fast = RKernel("fast", (Phase(80, 4e-6, 4e-7, 256, 64, resident=1),), 4e-6)
+    efficient = RKernel("efficient", (Phase(80, 4e-6, 4e-7, 256, 64, resident=2),), 5e-6)
+    graph = DataFlowGraph(tuple(ROperator(f"op{n}", (fast, efficient)) for n in range(8)))
+    assert graph.by_name["op0"].fastest is fast and graph.by_name["op0"].efficient is efficient
+    (part,) = plan_graph(graph, V100, policy).parts
+    assert part.seconds == pytest.approx(8e-6 + 2.6e-6) and {k.name for _, k in part.kernels} == {"fast"}
