@@ -159,30 +159,46 @@ class Changed(importlib.machinery.SourceFileLoader):
 
 
 class Calls:
-    """pytest plugin: which functions of the core each test calls, and how long it takes."""
+    """pytest plugin: which functions of the core each test calls, and how long it takes.
+
+    The calls of a fixture that several tests share are those of each of them.
+    """
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
+        self.seen: set[tuple[str, int]] = set()
+        self.fixtures: dict[Any, set[tuple[str, int]]] = defaultdict(set)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Any:
+        """Note the calls of one fixture, those that it uses with it."""
+        outer, self.seen = self.seen, self.fixtures[fixturedef]
+        try:
+            return (yield)
+        finally:
+            outer |= self.seen
+            self.seen = outer
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         """Note the calls of one test, its fixtures with it."""
-        seen: set[tuple[str, int]] = set()
+        self.seen = set()
         core = str(ROOT / "roller_tvm")
         start = time.process_time()
 
         def called(frame: Any, event: str, argument: Any) -> None:
             code = frame.f_code
             if code.co_filename.startswith(core):
-                seen.add((code.co_filename, code.co_firstlineno))
+                self.seen.add((code.co_filename, code.co_firstlineno))
 
         sys.settrace(called)
         try:
             return (yield)
         finally:
             sys.settrace(None)
+            used = [self.fixtures[f] for found in item._fixtureinfo.name2fixturedefs.values() for f in found]
             by_file = defaultdict(list)
-            for path, line in sorted(seen):
+            for path, line in sorted(self.seen.union(*used)):
                 by_file[str(Path(path).relative_to(ROOT))].append(line)
             self.told[item.nodeid] = {"calls": by_file, "seconds": time.process_time() - start}
 

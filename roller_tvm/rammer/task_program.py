@@ -252,10 +252,10 @@ class ProgramBuilder:
                     left.append(group)
                 passed.add(id(group))
             waits = self._waits.get(task, {})
-            if waits.get(veu, -1) >= number:
+            if veu in waits and waits[veu] >= number:
                 raise BadProgram(f"it waits for {self._lists[veu][waits[veu]]}, which its vEU runs later",
                                  where=str(task))
-            own = {u: o for u, o in waits.items() if u != veu and known.get(u, -1) < o}
+            own = {u: o for u, o in waits.items() if u != veu and (u not in known or known[u] < o)}
             known |= own
             result.append([*left, own] if own else left)
         return result

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.device import load_device
-from roller_tvm.ir.operators import operator
+from roller_tvm.ir.operators import operator, parse_operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.gpu import GpuRates
 from roller_tvm.micro_perf.gpu_constants import OPERATION_SLOTS
@@ -94,3 +94,19 @@ def test_what_an_epilogue_reads_passes_the_farthest_level_once_behind_all_blocks
     slow = replace(spec, launch_overhead_us=spec.launch_overhead_us + 5)
     assert told(geometry, slow).seconds[0] - plain.seconds[0] == pytest.approx(5e-6)
     assert plain.seconds[0] > 512 * 512 * 4 / (spec.far.bandwidth_gbps * 1e9)
+
+
+@pytest.mark.parametrize("words", ["matmul m=512 n=512 k=512", "matmul m=512 n=512 k=512 dtype=float64"])
+def test_a_step_takes_its_work_however_threads_share_it(words):
+    """Twice as deep it is twice as long, in every pipe; of half the threads each has two tiles in turn."""
+    geometry, v100 = Geometry.of(parse_operator(words.split()), "matmul"), device("v100")
+
+    def told(depth, turns):
+        made = Tiled.of(geometry, (64, 64, depth), (4, 4, 1), (1, 1, 1), (1, 1, 8), (1, 1), (0, 0))
+        pipes = quick_times(replace(made, threads=made.threads // turns), v100).pipes
+        return {name: cycles[0] for name, cycles in pipes.items() if turns == 1 or name != "dram"}
+
+    once = told(16, 1)
+    assert set(once) == {"compute", "issue", "shared", "l2", "dram"}
+    assert told(32, 1) == pytest.approx({name: 2 * cycles for name, cycles in once.items()})
+    assert told(16, 2) == pytest.approx({name: once[name] for name in once if name != "dram"})

@@ -7,8 +7,9 @@ import pytest
 from roller_tvm.device import load_device
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.ir.operators import matmul, operator
-from roller_tvm.planner.family_grid import grid_families
+from roller_tvm.planner.family_grid import _Grid, grid_families
 from roller_tvm.planner.family_values import PlanFamily
+from roller_tvm.roller.features import NO_FEATURES
 
 CARD = load_device("a100")
 
@@ -48,3 +49,17 @@ def test_vectors_divide_what_lies_behind_an_open_axis(shape, least):
 def test_a_reduction_along_an_open_axis_is_refused():
     with pytest.raises(UnsupportedOperator, match="a reduction along an open axis"):
         next(grid_families(lambda e: matmul(m=8, n=8, k=e[0]), ["k"], [False], CARD))
+
+
+@pytest.mark.parametrize("more", [{}, {"bias": 1, "relu": 1}])
+def test_blocks_of_one_kernel_are_the_tile_of_a_large_size(more):
+    planning = _Grid(lambda e: matmul(m=e[0], n=384, k=64, **more), ("m",), CARD, NO_FEATURES)
+    likely, seen = [512], set()
+    for ranked in planning._plans(likely):
+        tile = planning._tile(ranked, likely)
+        if len(ranked.plan.programs) > 1 or ranked.plan.split_reductions:
+            assert tile is None
+            continue
+        assert tile == (ranked.plan.programs[0].tiles[0]["m"],)
+        seen.add(tile)
+    assert len(seen) > 2
