@@ -59,6 +59,40 @@ class _WithoutScans(relax.PyExprMutator):
         return relax.op.zeros(shape, str(op.ty.dtype)) if nothing else op
 
 
+@tvm.transform.module_pass(opt_level=0, name="LoopsOfSome")
+class LoopsOfSome:
+    """Guard loops that TVM wrote by hand, running sums say, by the open extents of their result: one may be 0.
+
+    Put it behind ``DispatchSortScan``, for CPUs.
+
+    Examples
+    --------
+    >>> mod = LoopsOfSome()(mod)
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its PrimFuncs rewritten."""
+        return each_prim_func(mod, with_guarded_loops)
+
+
+def with_guarded_loops(func: Any) -> Any:
+    """A PrimFunc whose blocks of a hand-written loop do nothing if all that they write is a tensor without elements."""
+
+    def guarded(block: Any) -> Any:
+        if block.iter_vars or block.reads or block.writes:
+            return block
+        written: dict[int, Any] = {}
+        tvm_ffi.structural_walk(block.body, [(tirx.BufferStore, lambda n: written.update({key(n.buffer): n.buffer}))])
+        extents = [e for buffer in written.values() for e in buffer.shape if not hasattr(e, "value")]
+        if len(written) != 1 or not extents:
+            return block
+        body = tirx.IfThenElse(tirx.all(*(e > 0 for e in extents)), block.body, None)
+        return s_tir.SBlock([], [], [], block.name_hint, body, block.init, list(block.alloc_buffers),
+                            list(block.match_buffers), dict(block.annotations))  # fmt: skip
+
+    return tvm_ffi.structural_map(func, [(s_tir.SBlock, guarded)], order="post")
+
+
 def with_values_of_none(func: Any) -> Any:
     """A PrimFunc whose reductions over no element store their initial values."""
     gone: set[int] = set()

@@ -34,7 +34,7 @@ from .cubins import Cubins
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
-from .empty import EmptyReductions, InitialValuesFirst, ScansOfNothing
+from .empty import EmptyReductions, InitialValuesFirst, LoopsOfSome, ScansOfNothing
 from .enlarging import open_rules
 from .folding import FoldScales
 from .importers import bound
@@ -118,6 +118,7 @@ def prepare(
         ScansOfNothing(),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
+        *([LoopsOfSome()] if target.kind.name == "llvm" else []),
         passes.LegalizeOps(open_rules(cpu=target.kind.name == "llvm")),
         EmptyReductions(),
         passes.AnnotateTIROpPattern(),
