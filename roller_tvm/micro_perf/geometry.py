@@ -246,7 +246,7 @@ class Geometry:
         return cls(
             expression, stage, tuple(operands.values()),
             sum(expression.tensors[t].bytes for t in read_after),
-            sum(s.flops for s in after) // max(1, points),
+            sum(s.flops for s in after) // points,
             dtype_bytes(expression.tensors[end].dtype),
             total_of(*(s.functions for s in after)),
         )  # fmt: skip

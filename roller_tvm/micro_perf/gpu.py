@@ -84,7 +84,7 @@ def spread(extents: Array, count: Array) -> Array:
     """
     inner = np.ones_like(extents)  # tiles that an axis' next one is apart
     np.multiply.accumulate(extents[:0:-1], axis=0, out=inner[-2::-1])
-    return np.minimum(extents, np.maximum(1, ceil_div(count, inner)))
+    return np.minimum(extents, ceil_div(count, inner))
 
 
 def far_traffic(
@@ -103,7 +103,7 @@ def far_traffic(
     extents, spatial, count = nest.extents, nest.outer, block.shape[1]
     grid = nest.grid(block)
     blocks = product(grid, count)
-    at_once = np.maximum(1, np.minimum(resident, blocks))
+    at_once = np.minimum(resident, blocks)
     waves = blocks / at_once
     covered = spread(grid, at_once)
     tiles = np.repeat(extents, 2 * count, axis=1)  # of a block, and of a wave

@@ -156,7 +156,7 @@ class Copies:
 
     def offset(self, sector: int) -> Array:
         """Return the elements between a sector's start and the tile's."""
-        return self.first % np.maximum(1, sector // self.element_bytes)
+        return self.first % (sector // self.element_bytes)
 
     def within(self, sector: int) -> Array:
         """Return whether a vector that is aligned in its tile lies within one sector."""
@@ -207,7 +207,7 @@ def _counted(
         by_element = distinct(touched.swapaxes(2, 3)) * counts[:, :, None] * own[:, None, :]
         requested = np.where(vectorised, moved, by_element.sum(axis=(1, 2)) * sector)
     if not vectorised.all():
-        cycles = ceil_div(np.maximum(1, last), BANKS)  # of neighbours
+        cycles = ceil_div(last, BANKS)  # of neighbours
         if (apart := np.flatnonzero((vector != 1) | (copies.padding != 0))).size:
             local = words[apart].reshape(-1, warp)
             cycles[apart] = bank_cycles(local, BANKS).reshape(len(apart), counts.shape[1])

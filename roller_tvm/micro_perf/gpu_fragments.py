@@ -262,7 +262,7 @@ def _beside(*pipes: Array) -> Array:
 
 def _waste(run_bytes: Array, matrix: Matrix, sector: int) -> Array:
     """Return the bytes that memory moves per byte used; neighbouring lanes may share sectors."""
-    apart = np.minimum(MOST_WASTE, sector / np.maximum(1, run_bytes))
+    apart = np.minimum(MOST_WASTE, sector / run_bytes)
     return np.where((run_bytes >= VECTOR_ALIGNMENT) | matrix.turned, 1.0, apart)
 
 
@@ -273,11 +273,11 @@ def _far_bytes(
     """Return the bytes from the farthest level: blocks of a wave, `raster` rows of them, share rows and columns."""
     batch, rows, columns = grid
     blocks = batch * rows * columns
-    wave = np.maximum(1, np.minimum(resident, blocks))
+    wave = np.minimum(resident, blocks)
     band = np.minimum(shapes_.raster, rows)
     across = np.minimum(columns, ceil_div(wave, band))
     down = np.minimum(rows, band * ceil_div(wave, band * columns))
-    images = np.maximum(1, ceil_div(wave, rows * columns))
+    images = ceil_div(wave, rows * columns)
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
     total = np.zeros(shapes_.count)
     for matrix in matrices:

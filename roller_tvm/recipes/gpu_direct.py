@@ -83,7 +83,7 @@ class GpuDirect(Recipe):
             return []
         outputs, warp = prod(g.extents[i] for i in g.spatial), device.vector_width
         most = device.limits.most_threads
-        counts = [warp << n for n in range(max(0, (most // warp).bit_length()))]
+        counts = [warp << n for n in range((most // warp).bit_length())]
         every = [(t, i, v) for v in _vector_widths(g, device) for i in ITEMS for t in counts]
         ctx.considered += len(every)
         threads, items, vector = np.array(every, np.int64).reshape(len(every), 3).T
@@ -239,9 +239,8 @@ def direct_times(
         "l2": (near + store_bytes / blocks) / rates.l2,
         "shared": items * (wavefronts + vector) * warps * rates.line / rates.shared,
     }
-    ahead = np.maximum(1.0, items * loads)
     flying = float(WINDOW_IN_FLIGHT if reduction <= UNROLL_MOST else IN_FLIGHT)
-    rounds = np.maximum(1.0, items * loads / np.minimum(ahead, flying))
+    rounds = np.maximum(1.0, items * loads / flying)
     # What other outputs' windows loaded is near.
     missed = np.minimum(1.0, far / np.maximum(1.0, near * blocks))
     alone = terms["issue"] * rates.issue / np.minimum(warps, rates.issue)
@@ -254,7 +253,7 @@ def direct_times(
     return Times(
         seconds, bound, terms["compute"] * scale, levels, geometry.stage.flops + geometry.epilogue_flops * outputs,
         blocks, waves, np.where(fitting == 0, 0, resident), limit, threads, registers, np.zeros_like(threads),
-        blocks / np.maximum(1, busiest * device.units),
+        blocks / (busiest * device.units),
     )  # fmt: skip
 
 

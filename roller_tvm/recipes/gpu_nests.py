@@ -36,7 +36,7 @@ def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = No
     """
     tile = list(geometry.extents)
     for i in reversed(geometry.spatial if axes is None else axes):
-        tile[i] = max(1, min(geometry.extents[i], length))
+        tile[i] = min(geometry.extents[i], length)
         length = ceil(length / geometry.extents[i])
     return tuple(tile)
 
@@ -45,7 +45,7 @@ def linear_tiles(nest: GpuNest, lengths: Array) -> Array:
     """Return ``linear_tile`` of N lengths, (axes, N)."""
     tiles = np.repeat(nest.extents, len(lengths), axis=1)
     for i in reversed(nest.spatial):
-        tiles[i] = np.maximum(1, np.minimum(nest.extents[i], lengths))
+        tiles[i] = np.minimum(nest.extents[i], lengths)
         lengths = ceil_div(lengths, nest.extents[i])
     return tiles
 

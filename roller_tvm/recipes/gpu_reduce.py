@@ -247,7 +247,7 @@ def reduce_times(nest: GpuNest, device: DeviceSpec, rows: Array, lanes: Array) -
         seconds, np.where(busy > starts, slowest, "blocks"),
         rounds * threads * instructions(geometry) / rates.lanes * scale, {device.far.name: (far, dram * scale)},
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, np.where(fitting == 0, 0, resident),
-        limit, threads, registers, shared_bytes, blocks / np.maximum(1, busiest * device.units),
+        limit, threads, registers, shared_bytes, blocks / (busiest * device.units),
     )  # fmt: skip
 
 

@@ -356,7 +356,7 @@ def rows_estimate(
     compute = flops / 2 / (rates.lanes * device.units) * rates.cycle
     return ProgramEstimate(
         float(seconds), compute, levels, str(bound), flops, blocks, waves, resident,
-        limit, shape.threads, registers, shared, blocks / max(1, busiest * device.units),
+        limit, shape.threads, registers, shared, blocks / (busiest * device.units),
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ class GpuTensor(Recipe):
         alive = np.flatnonzero(rules.alive)
         buffers = np.array(STAGES if ahead else (1,))
         staged = replace(every.take(np.repeat(alive, len(buffers))), stages=np.tile(buffers, len(alive)))
-        steps = np.maximum(1, ceil_div(made.sizes[3], staged.block[2]))
+        steps = ceil_div(made.sizes[3], staged.block[2])
         staged = staged.take(np.flatnonzero((shared_bytes(made.matrices, staged) <= limit) & (staged.stages <= steps)))
         if not staged.count:
             return []

@@ -360,5 +360,5 @@ def transpose_estimate(
     )
     return ProgramEstimate(
         float(seconds), 0.0, levels, str(bound), int(arithmetic * outputs), blocks,
-        waves, resident, limit, threads, registers, shared, blocks / max(1, busiest * device.units),
+        waves, resident, limit, threads, registers, shared, blocks / (busiest * device.units),
     )  # fmt: skip

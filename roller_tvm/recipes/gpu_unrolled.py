@@ -181,5 +181,5 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
     return ProgramEstimate(
         float(seconds), compute * scale, levels, str(bound),
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
-        registers, 0, blocks / max(1, busiest * device.units),
+        registers, 0, blocks / (busiest * device.units),
     )  # fmt: skip

@@ -58,7 +58,7 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
 def _worth_keeping(expression: TensorExpression, stage: Stage) -> bool:
     """Return whether computing a stage in its readers would repeat special functions or much arithmetic."""
     readers = expression.consumers(stage.name)
-    reads = sum(max(1, r.points // max(1, stage.points)) for r in readers)
+    reads = sum(max(1, r.points // stage.points) for r in readers)
     return reads > 1 and (bool(stage.functions) or stage.flops_per_point >= EXPENSIVE)
 
 
