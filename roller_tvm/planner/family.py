@@ -271,7 +271,7 @@ class _Planning:
         if members and all(e == 1 for e, s in zip(members[-1].extents, self.sliced, strict=True) if s):
             rules = tuple(
                 Rule(n, tuple((a, e if self.sliced[a] else e // VECTORS, None) for a, e in enumerate(m.extents)
-                              if e > 1 and e != UNSLICED))
+                              if e not in (1, UNSLICED)))
                 for n, m in enumerate(members)
             )  # fmt: skip
             yield PlanFamily(self.axes, self.sliced, tuple(members), rules, True)

@@ -42,7 +42,7 @@ def batch_family(axis: str, plans: Plans, launch: float) -> PlanFamily | None:
     shared = set.intersection(*(set(by) for by in found.values()))
     if not shared:
         return None
-    packs = min(shared, key=lambda own: (prod(by[own].seconds / size for size, by in found.items()), str(own)))
+    packs = min(shared, key=lambda own: (prod(by[own].seconds for by in found.values()), str(own)))
     members = [_member(one, found[one][packs])]
     for size in larger:
         made = _member(size, found[size][packs])

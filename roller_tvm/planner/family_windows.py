@@ -62,7 +62,7 @@ def window_family(
     if not large:
         return None
     best_tile = register(large[0])
-    wide = max(1, best_tile[columns]) if best_tile is not None else COLUMNS
+    wide = best_tile[columns] if best_tile is not None else COLUMNS
     highs = HEIGHTS if rows is not None else (1,)
     small = [(tuple(t), {packs_of(p): p for p in reversed(plans(t))}) for t in (tile(*PICTURE_TILE), tile(1, 1))]
     tried = [
@@ -73,9 +73,9 @@ def window_family(
         return None
     extents, best = min(tried, key=lambda pair: pair[1].seconds / area(pair[0]))
     packs, wide = packs_of(best), extents[columns]
-    high = extents[rows] if rows is not None else 1
     found = {tuple(extents): best}
-    for own in [tile(high, wide // part) for part in NARROWER if wide // part > 1]:
+    for narrow in [wide // part for part in NARROWER if wide // part > 1]:
+        own = [narrow if at == columns else extent for at, extent in enumerate(extents)]
         same = next((p for p in plans(own) if packs_of(p) == packs), None)
         found |= {tuple(own): same} if same is not None else {}
     found |= {own: by[packs] for own, by in small if packs in by}
@@ -103,7 +103,7 @@ def _rules(members: Sequence[Member], rows: int | None, columns: int, units: int
         pixels = own[rows] if rows is not None else 1
         if own[columns] > size or pixels > band[0]:
             return inf
-        turns = sum(ceil(ceil(high / pixels) / units) * units / high for high in band)
+        turns = sum(ceil(ceil(high / pixels) / units) / high for high in band)
         return ceil(size / own[columns]) * members[n].next_seconds * turns
 
     def best(band: Sequence[int], size: int) -> int:

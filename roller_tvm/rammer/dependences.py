@@ -150,7 +150,7 @@ def _region(
             lo, hi = lo + (c * a if c > 0 else c * b), hi + (c * b if c > 0 else c * a)
         lo, hi = lo // index.divisor, hi // index.divisor
         if index.opaque or index.clamped:
-            lo, hi = np.zeros_like(lo), np.full_like(hi, extent - 1)
+            lo, hi = np.zeros_like(lo), np.full_like(hi, extent)
         some = some & (hi >= 0) & (lo < extent)
         lows.append(np.maximum(lo, 0))
         highs.append(np.minimum(hi, extent - 1))

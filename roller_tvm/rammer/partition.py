@@ -116,10 +116,10 @@ def divided(fences: Iterable[bool]) -> tuple[tuple[int, ...], ...]:
     ((), (), (0, 1), (2,))
     """
     found: list[tuple[int, ...]] = []
-    last = -1
+    last: tuple[int, ...] = ()  # dividing operator
     for number, fence in enumerate(fences):
-        found.append(tuple(range(max(last, 0), number)) if fence else (last,) if last >= 0 else ())
-        last = number if fence else last
+        found.append(tuple(range(last[0] if last else 0, number)) if fence else last)
+        last = (number,) if fence else last
     return tuple(found)
 
 

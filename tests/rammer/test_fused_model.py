@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as xml
 
 import pytest
@@ -34,6 +35,11 @@ def test_words() -> None:
     assert "branch1: plan 0" in text and "a <b> & c ends last" in text
     assert "the device has to have 80 units; name the card where it has fewer" in text
     assert "leave" in explain_fusion(plan_graph(branches(), V100, "wavefront"))
+    told = re.findall(r"^    (.+): plan 0, ([\d.]+) to ([\d.]+) us", text, re.MULTILINE)
+    (stem, *middle, last) = [(float(start), float(end)) for _, start, end in told]
+    assert [name for name, *_ in told] == ["stem", "branch0", "branch1", "branch2", "a <b> & c"]
+    assert 0 == stem[0] < stem[1] and all(stem[1] < start < end <= last[0] for start, end in middle)
+    assert last[0] < last[1] < part.seconds * 1e6
 
 
 def test_before_fusion_is_by_the_fastest_kernels_whatever_the_plan_chose() -> None:
