@@ -85,3 +85,9 @@ MATRIX_EXPOSED = 0.3
 MATRIX_CACHE = 0.5
 #: Cycles to split a vector of float32 into three of bfloat16.
 SPLIT_CYCLES = 16
+#: Cycles to store a vector of sums from a tile, and to read it again for what follows the product (measured on one core
+#: of an Emerald Rapids: 4 to 7 beyond the rest of the model, sums of 32 to 96 terms with a bias and a maximum).
+SUM_CYCLES = 6
+#: GB/s at which a core reads parts that another has just written (measured on two cores of an Emerald Rapids, the same
+#: products shared by columns and by rows: 2 to 10 for 75 kB to 1.2 MB).
+PASSED_GBPS = 6.0

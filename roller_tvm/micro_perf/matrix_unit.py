@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu_constants import CACHE_SHARE, MATRIX_CACHE, MATRIX_EXPOSED, MATRIX_SHARE, SPLIT_CYCLES
+from .cpu_constants import (
+    CACHE_SHARE,
+    MATRIX_CACHE,
+    MATRIX_EXPOSED,
+    MATRIX_SHARE,
+    PASSED_GBPS,
+    SPLIT_CYCLES,
+    SUM_CYCLES,
+)
 
 #: What the unit multiplies.
 DTYPE = "bfloat16"
@@ -162,6 +170,8 @@ def matrix_tiles(
             moved += moved_bytes + (1 + units) * parts
         nanoseconds = max(products, moved / far) + MATRIX_EXPOSED * min(products, moved / far) + splitting
         nanoseconds += passed * (depth // chunk - 1)
+        nanoseconds += own_rows * own_columns * SUM_CYCLES / (device.vector_width * device.clock_ghz)
+        nanoseconds += parts * (1 - 1 / units) / PASSED_GBPS
         launches = 1 if by_rows else 2
         seconds = nanoseconds * 1e-9 + launches * device.launch_overhead_us * 1e-6
         return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds, taps)

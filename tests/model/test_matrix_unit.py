@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roller_tvm.device.spec import FrozenMap
-from roller_tvm.micro_perf.cpu_constants import CACHE_SHARE, MATRIX_CACHE, MATRIX_SHARE, SPLIT_CYCLES
+from roller_tvm.micro_perf.cpu_constants import (
+    CACHE_SHARE,
+    MATRIX_CACHE,
+    MATRIX_SHARE,
+    PASSED_GBPS,
+    SPLIT_CYCLES,
+    SUM_CYCLES,
+)
 from roller_tvm.micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, SPLIT_BYTES, matrix_tiles
 
 from ..plan.devices import device
@@ -59,8 +66,12 @@ def with_rates(peak=1.0, **bandwidths):
 
 
 def test_times_by_hand():
-    """Products, weights from memory, parts of a sum that are stored, splitting, launches: each by itself."""
+    """Products, weights from memory, parts of a sum that are stored, splitting, sums, launches: each by itself."""
     n, launch = 4096, UNIT.launch_overhead_us * 1e-6  # one where cores split their own rows, else two
+
+    def between(tiles):  # launches, and parts of 6 bytes a number: each of four cores has written one quarter of them
+        return launch if tiles.by_rows else 2 * launch + 6 * tiles.rows * n * 0.75 / (PASSED_GBPS * 1e9)
+
     split = n * n * SPLIT_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)  # vectors on four cores
     few = (32, 16 * n, 256)  # whose sums fit the cache
     chunks = matrix_tiles(*few, UNIT).chunks
@@ -72,11 +83,13 @@ def test_times_by_hand():
     products = 2 * n**3 * len(PAIRS) / (UNIT.peak("bfloat16", tensor=True) * 1e9 * MATRIX_SHARE)
     at_once = with_rates(**{lv.name: 1e9 for lv in UNIT.levels})
     whole = matrix_tiles(n, n, n, at_once)
-    assert whole.seconds == pytest.approx(products + split + (1 if whole.by_rows else 2) * launch, rel=1e-7)
+    sums = n * n * SUM_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)
+    assert whole.seconds == pytest.approx(products + split + sums + between(whole), rel=1e-7)
     row = matrix_tiles(1, n, n, with_rates(peak=1e9))  # which needs other parts
     weights = SPLIT_BYTES * n**2 / (UNIT.far.bandwidth_gbps * 1e9)
     kept = 2 * 4 * n * (row.chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)
-    assert row.seconds == pytest.approx(weights + split / n + kept + (1 if row.by_rows else 2) * launch, rel=1e-7)
+    assert not row.by_rows and row.blocks == (1, n // BLOCK, n // DEPTH)  # a quarter of 16 rows of tiles is a core's
+    assert row.seconds == pytest.approx(weights + split / n + kept + 16 * sums / n + between(row), rel=1e-7)
 
 
 def test_cores_share_rows_where_columns_are_few():

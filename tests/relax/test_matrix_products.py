@@ -22,8 +22,12 @@ from .networks import LLVM, module, run, values  # noqa: E402
 
 OP = relax.op
 PLAIN = device("avx512")
-#: With a unit fast enough for products that are small: its emulation is slow.
-UNIT = replace(PLAIN, tensor_gflops=FrozenMap({"bfloat16": 50.0 * PLAIN.peak()}))
+#: With a unit and a memory fast enough for products that are small: the unit's emulation is slow.
+UNIT = replace(
+    PLAIN,
+    tensor_gflops=FrozenMap({"bfloat16": 50.0 * PLAIN.peak()}),
+    levels=(replace(PLAIN.far, bandwidth_gbps=PLAIN.levels[1].bandwidth_gbps), *PLAIN.levels[1:]),
+)
 
 
 def layer(rows=192, terms=256, columns=256):
@@ -40,6 +44,11 @@ def layer(rows=192, terms=256, columns=256):
         return one @ other.transpose(0, 2, 1)
 
     return module(body, (2, rows // 2, terms)), values(2, rows // 2, terms), wanted
+
+
+@pytest.fixture
+def whatever_is_predicted(monkeypatch):
+    monkeypatch.setattr(matrix_products, "GAIN", 0.0)
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ def test_products_by_constants(emulated):
     (found,) = run(made, x)
     np.testing.assert_allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
     (note,) = emulated[0].notes  # one kernel of both; the product of activations is another
-    assert note.recipe == "cpu.matrix" and note.name.endswith("_matrix") and "by columns" in note.plan
+    assert note.recipe == "cpu.matrix" and note.name.endswith("_matrix") and "by rows" in note.plan
 
 
 @pytest.mark.parametrize("columns", [250, 251])
@@ -73,8 +82,7 @@ def test_columns_that_fill_no_vector(emulated, columns):
 
 
 @pytest.mark.parametrize(("strides", "size"), [((1, 1), 14), ((2, 2), 20)])
-def test_convolutions_of_one_pixel(emulated, monkeypatch, strides, size):
-    monkeypatch.setattr(matrix_products, "GAIN", 0.0)  # whatever is predicted
+def test_convolutions_of_one_pixel(emulated, whatever_is_predicted, strides, size):
     first, last, bias = values(112, 64, 1, 1), values(176, 112, 1, 1), values(1, 176, 1, 1)
 
     def body(b, x):
@@ -95,8 +103,7 @@ def test_convolutions_of_one_pixel(emulated, monkeypatch, strides, size):
     ("data", "window", "dilation"),
     [((1, 64, 9, 11), (3, 3), (1, 1)), ((2, 48, 8, 5), (1, 7), (1, 1)), ((1, 32, 12, 9), (3, 3), (2, 1))],
 )
-def test_convolutions_of_windows(emulated, monkeypatch, data, window, dilation):
-    monkeypatch.setattr(matrix_products, "GAIN", 0.0)  # whatever is predicted
+def test_convolutions_of_windows(emulated, whatever_is_predicted, data, window, dilation):
     weights, bias = values(48, data[1], *window), values(1, 48, 1, 1)
     sides = [(w - 1) * d for w, d in zip(window, dilation, strict=True)]
     pad = [side // 2 for side in sides]
@@ -116,8 +123,7 @@ def test_convolutions_of_windows(emulated, monkeypatch, data, window, dilation):
     assert [note.recipe for note in emulated[0].notes] == ["cpu.matrix"]
 
 
-def test_windows_that_leap_are_left(emulated, monkeypatch):
-    monkeypatch.setattr(matrix_products, "GAIN", 0.0)
+def test_windows_that_leap_are_left(emulated, whatever_is_predicted):
     weights = values(48, 32, 3, 3)
     mod = module(lambda b, x: b.emit(OP.nn.conv2d(x, relax.const(weights), strides=(2, 2))), (1, 32, 9, 9))
     build(PlanLayout(LLVM, UNIT, only="blocked")(mod), LLVM)
@@ -125,7 +131,7 @@ def test_windows_that_leap_are_left(emulated, monkeypatch):
 
 
 def test_calls_keep_their_own_weights(emulated):
-    mod, x, _ = layer()
+    mod, _, _ = layer()
     made = MatrixProducts(LLVM, UNIT, emulated=True)(prepare(mod, LLVM, device=UNIT))
     text = made.script()
     assert text.count("_matrix(") == 1 and text.count("cls.fused_matmul_add_relu_matrix") == 2
