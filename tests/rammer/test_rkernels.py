@@ -72,3 +72,9 @@ def test_a_blocks_share_of_its_units_time() -> None:
 def test_ten_plans_are_asked_for_wherever_no_number_is_given(planned) -> None:
     """docs and command line say ten."""
     assert signature(planned).parameters["top"].default == 10
+
+
+def test_an_operator_has_the_rkernels_of_ten_plans() -> None:
+    product, v100 = parse_operator(["matmul", "m=64", "n=64", "k=64"]), load_device("v100")
+    kernels = roperator("product", product, v100).kernels
+    assert kernels == planned_rkernels(product, v100, 10) != planned_rkernels(product, v100, 11)
