@@ -72,7 +72,7 @@ def relax_upsample(node: Any, graph: Graph) -> None:
 
 def _whole_sizes(node: Any, graph: Graph, scales: list[float]) -> None:
     """Refuse scales that give no whole sizes: TVM takes the ratio of the sizes in their place."""
-    shape = graph.known[node.input[0]].shape if node.input[0] in graph.known else None
+    shape = graph.shape(node)
     for extent, scale in zip(shape or (), scales, strict=False):
         if extent is not None and abs(extent * scale - round(extent * scale)) > 1e-3:
             remedy = "export it with sizes instead of scales"

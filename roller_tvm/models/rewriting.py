@@ -37,6 +37,11 @@ class Graph:
         """Version of ONNX's own operators."""
         return self.onnx.opset
 
+    def shape(self, node: Any) -> tuple[int | None, ...] | None:
+        """Return the shape of a node's first input as far as it is known, None where its rank is not."""
+        known = self.known.get(node.input[0])
+        return None if known is None else known.shape
+
     def value(self, node: Any, index: int, what: str) -> list[int] | None:
         """Return a constant integer input as a list; None if it is absent.
 

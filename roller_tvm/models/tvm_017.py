@@ -61,8 +61,7 @@ def _cum_sum(node: Any, graph: Graph) -> list[Any] | None:
     """Leave sums of no elements out: TVM 0.17 writes the first sum in any case, behind the tensor's memory."""
     from onnx import helper
 
-    known = graph.known.get(node.input[0])
-    if known is None or known.shape is None or 0 not in known.shape:
+    if 0 not in (graph.shape(node) or ()):
         return None
     return [helper.make_node("Identity", node.input[:1], node.output, name=node.name)]
 
@@ -94,7 +93,7 @@ def _dropout(node: Any, graph: Graph) -> list[Any] | None:
 def _split(node: Any, graph: Graph) -> list[Any] | None:
     """Write out the sizes of num_outputs parts, the last of which may be smaller."""
     parts, axis = attribute(node, "num_outputs", 0), attribute(node, "axis", 0)
-    shape = graph.known[node.input[0]].shape if node.input[0] in graph.known else None
+    shape = graph.shape(node)
     extent = shape[axis] if shape is not None else None
     if not parts or extent is None or (len(node.input) > 1 and node.input[1]):
         return None
@@ -128,10 +127,9 @@ def _unsqueeze(node: Any, graph: Graph) -> list[Any] | None:
 
 
 def _rank(node: Any, graph: Graph) -> int:
-    known = graph.known.get(node.input[0])
-    if known is None or known.shape is None:
+    if (shape := graph.shape(node)) is None:
         raise graph.refused(node, "the rank of its input is unknown", SIMPLIFY)
-    return len(known.shape)
+    return len(shape)
 
 
 def _with_integers(node: Any, index: int, numbers: list[int], without: tuple[str, ...]) -> list[Any]:

@@ -111,20 +111,13 @@ class _Kernels:
             self.exported = self.loaded
             return
         with work_folder() as folder:
-            objects = _objects(attrs, target, list(functions.items()), told)
+            objects = of_each(partial(object_of, attrs, target), list(functions.items()), told)
             paths = [str(Path(folder, f"{number}.o")) for number in range(len(objects))]
             for path, content in zip(paths, objects, strict=True):
                 Path(path).write_bytes(content)
             cc.create_shared(library := str(Path(folder, "kernels.so")), paths)
             self.loaded = [tvm.runtime.load_module(library)]
             self.exported = [tvm.runtime.load_static_library(path, []) for path in paths]
-
-
-def _objects(
-    attrs: Any, target: Any, kernels: Sequence[tuple[Any, Any]], told: Callable[[str], None]
-) -> list[bytes]:
-    """Return the object files of kernels."""
-    return of_each(partial(object_of, attrs, target), kernels, told)
 
 
 def of_each(

@@ -262,14 +262,14 @@ def history_of(records: Any, settled: Mapping[str, Mapping[str, Any]], planner: 
 
         def query(self, target: Any, workload_key: str, has_complex_op: bool, dag: Any, func_name: str) -> Any:
             self.workload = workload_key, dag
-            computed = workload_key, "" if (workload_key, "") in self.planned else computation_of(dag)
+            computation = "" if (workload_key, "") in self.planned else computation_of(dag)
+            computed = workload_key, computation
             if computed not in self.planned:
                 known = settled.get(workload_key, {})
-                other = bool(known) and computed[1] not in known
-                state = None
-                if not other:
-                    best = self._query_inside(target, workload_key, func_name)
-                    state = known[computed[1]] if len(known) > 1 else best
+                other = bool(known) and computation not in known
+                state = None if other else self._query_inside(target, workload_key, func_name)
+                if len(known) > 1:  # the best record of the key may be another computation's
+                    state = known.get(computation)
                 if state is not None:
                     self.last = state, KernelPlan(func_name, "record")
                 elif workload_key in settled and not other:

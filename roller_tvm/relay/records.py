@@ -405,17 +405,16 @@ def load_settled(
     own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
     own |= {key for key, of in read_kept(path) if of == target}
     wanted = [r for r in records if r.target == target or r.workload_key not in own]
-    loaded, best = [], dict[tuple[str, str], tuple[float, Any]]()
+    loaded, noted = [], list[tuple[float, str, str, Any]]()
     for record in wanted:
         try:
             loaded.append(tuple(load_record_from_string(record.line)))
         except Exception as error:  # whatever TVM's reader stumbles over: a target of another version, a step
             _warn(f"{path}:{record.number}", f"TVM cannot read it: {last_line(error)}", "it is left out")
             continue
-        of = record.workload_key, record.note.computation if record.note is not None else ""
-        if of[0] in own and of[1] and not record.error_no and record.cost < best.get(of, (math.inf, None))[0]:
-            best[of] = record.cost, loaded[-1][0].state
+        if record.workload_key in own and not record.error_no and record.note is not None and record.note.computation:
+            noted.append((record.cost, record.workload_key, record.note.computation, loaded[-1][0].state))
     settled: dict[str, dict[str, Any]] = {key: {} for key in own}
-    for (key, computation), (_, state) in best.items():
-        settled[key][computation] = state
+    for _, key, computation, state in sorted(noted, key=lambda one: one[0]):
+        settled[key].setdefault(computation, state)
     return loaded, settled

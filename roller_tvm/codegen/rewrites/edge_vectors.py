@@ -111,12 +111,11 @@ def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles,
         return None if lanes is None or not lanes.are_a_vector() else lanes
 
     for loops, _ in nests(body, ()):
-        if not any(kind_of(node) == "IfThenElse" for node in statements(loops[-1].body)):
-            unchecked[hash(loops[-1].loop_var)] = loops[-1]
-        elif (lanes := vector(loops[-1])) is None:
+        loop, lanes = loops[-1], None
+        if any(kind_of(node) == "IfThenElse" for node in statements(loop.body)) and (lanes := vector(loop)) is None:
             continue
-        elif lanes.place is None:
-            unchecked[hash(loops[-1].loop_var)] = loops[-1]
+        if lanes is None or lanes.place is None:
+            unchecked[hash(loop.loop_var)] = loop
         elif (depth := _depth(lanes.place, loops[:-1])) is not None:
             key = hash(loops[depth].loop_var), str(sorted((at, n) for at, (_, n) in lanes.place.terms.items() if n))
             place = Sum(0, lanes.place.terms)
