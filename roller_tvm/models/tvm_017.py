@@ -151,14 +151,6 @@ def _lp_pool(node: Any, graph: Graph) -> list[Any]:
     return [helper.make_node("Abs", node.input, [absolute]), *replaced(node, [absolute], ())]
 
 
-def _recurrent(node: Any, graph: Graph) -> None:
-    """Refuse the direction 'reverse' alone, and lengths of sequences, which TVM 0.17 does not read."""
-    if attribute(node, "direction", "forward") == "reverse":
-        raise graph.refused(node, "its direction is 'reverse'", "export it as bidirectional, or reverse its input")
-    if len(node.input) > 4 and node.input[4]:
-        raise graph.refused(node, "it has sequence_lens", "export it with sequences of one length")
-
-
 def _eye_like(node: Any, graph: Graph) -> None:
     """Refuse another diagonal than the main one."""
     if attribute(node, "k", 0):
@@ -191,13 +183,10 @@ TVM_017: dict[str, Handler] = {
     "DFT": _dft,
     "Dropout": _dropout,
     "EyeLike": _eye_like,
-    "GRU": _recurrent,
     "Gelu": _gelu,
     "GlobalLpPool": _lp_pool,
-    "LSTM": _recurrent,
     "LpPool": _lp_pool,
     "Pad": _pad,
-    "RNN": _recurrent,
     "Resize": _resize,
     "RoiAlign": _roi_align,
     "Split": _split,

@@ -53,9 +53,13 @@ def in_blocks(columns: Any, block: int) -> Any:
     return np.ascontiguousarray(blocks.reshape(d, -1))
 
 
+def in_columns(weights: Any, layer: Recurrence, tiles: Tiles) -> Any:
+    """Return a state's weights, which are in the blocks of some tiles, as [direction, state, gate, unit]."""
+    gates = len(layer.cell.gates)
+    blocks = weights.reshape(layer.directions, tiles.blocks, layer.hidden, gates, tiles.block)
+    return blocks.transpose(0, 2, 3, 1, 4).reshape(layer.directions, layer.hidden, gates, tiles.units)
+
+
 def in_other_blocks(weights: Any, layer: Recurrence, before: Tiles, after: Tiles) -> Any:
     """Return a state's weights, which are in the blocks of some tiles, in those of others."""
-    gates = len(layer.cell.gates)
-    blocks = weights.reshape(layer.directions, before.blocks, layer.hidden, gates, before.block)
-    columns = blocks.transpose(0, 2, 3, 1, 4).reshape(layer.directions, layer.hidden, gates, before.units)
-    return in_blocks(columns, after.block)
+    return in_blocks(in_columns(weights, layer, before), after.block)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
+from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-from .recurrent import recurrent
+from ..recurrences.cell import GATES
+from ..recurrences.graph import onnx_outputs
+from .recurrent import RelaxGraph
+
+
+def _recurrent(kind: str) -> Any:
+    def converted(bb: Any, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        return relax.Tuple(onnx_outputs(RelaxGraph(bb), kind, inputs, attributes))
+
+    return converted
+
 
 #: Operator of ONNX -> function of (builder, inputs, attributes) to a Relax expression.
 OWN: dict[str, Callable[[Any, Sequence[Any], dict[str, Any]], Any]] = {
-    kind: partial(recurrent, kind) for kind in ("GRU", "LSTM", "RNN")
+    kind: _recurrent(kind) for kind in sorted(GATES)
 }
 
 

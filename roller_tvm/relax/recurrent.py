@@ -1,7 +1,7 @@
-"""Recurrences in Relax: a layer as a product of all its inputs and one call of a loop over its steps.
+"""Recurrences in Relax: a layer's kernel is a PrimFunc, marked with its layer.
 
-An import does not know the target. It makes a kernel for any CPU and marks it with its layer. `PlanRecurrences`
-replaces it by the kernel that the model chooses for the target, and puts its weights in other blocks.
+`PlanRecurrences` replaces an import's kernel by the one that the model chooses for the target, and puts its weights in
+other blocks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..codegen.dialect import dialect_here
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..recurrences.cell import Recurrence
+from ..recurrences.graph import Graph
 from ..recurrences.kernel import kernel, tensor_shapes
-from ..recurrences.onnx import PLACES, Node, of_node, zeros
 from ..recurrences.tiles import Tiles, plain_tiles, plan
-from ..recurrences.weights import in_other_blocks, prepared
+from ..recurrences.weights import in_other_blocks
 from .constants import array_of
 from .devices import device_of, find_target
 from .marks import RECURRENCE
@@ -27,81 +27,52 @@ from .modules import called_tir, each_function, with_functions
 from .schedule import SCHEDULED, Note
 
 
-def recurrent(kind: str, bb: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    """Return Y, Y_h (and Y_c) of a node of ONNX, as a tuple.
+class RelaxGraph(Graph):
+    """Graph of a Relax function.
 
     Parameters
     ----------
-    kind : {'LSTM', 'GRU', 'RNN'}
     bb : relax.BlockBuilder
-    inputs : sequence
-        Of the node; None where one is absent.
-
-    Raises
-    ------
-    UnsupportedOperator
-        See `recurrences.onnx.of_node`.
     """
-    given = {name: inputs[at] if at < len(inputs) else None for name, at in PLACES.items()}
-    x: Any = given["X"]
-    arrays = {name: None if given[name] is None else array_of(given[name]) for name in ("W", "R", "B", "P")}
-    known = {name: array for name, array in arrays.items() if array is not None or given[name] is None}
-    shape = [int(e) if isinstance(e, tirx.IntImm) else str(e) for e in x.ty.shape.values] if x.ty.shape else ["?"]
-    node = of_node(kind, attributes, shape, str(x.ty.dtype), known, given["sequence_lens"] is not None)
-    names = {"sequence_lens": "lengths", "initial_h": "h0", "initial_c": "c0"}
-    states = {own: given[name] for name, own in names.items() if given[name] is not None}
-    if node.batch_first:
-        x = bb.emit(relax.op.permute_dims(x, [1, 0, 2]))
-        turned = {name: bb.emit(relax.op.permute_dims(e, [1, 0, 2])) for name, e in states.items() if name != "lengths"}
-        states |= turned
-    y, *last = layer_of(bb, node, x, states)
-    if node.batch_first:
-        y = bb.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
-        last = [bb.emit(relax.op.permute_dims(one, [1, 0, 2])) for one in last]
-    return relax.Tuple([y, *last])
 
+    def __init__(self, bb: Any) -> None:
+        self.bb = bb
 
-def layer_of(bb: Any, node: Node, x: Any, states: Mapping[str, Any]) -> list[Any]:
-    """Return the outputs of all steps, the last state and, of an LSTM, the cell's.
+    def kind(self, x: Any) -> tuple[list[int | str], str]:
+        extents = x.ty.shape.values if x.ty.shape else ["?"]
+        return [int(e) if isinstance(e, tirx.IntImm) else str(e) for e in extents], str(x.ty.dtype)
 
-    Parameters
-    ----------
-    x : relax.Expr
-        [steps, batch, features].
-    states : mapping
-        'h0', 'c0', 'lengths' -> expression, as far as they are given.
-    """
-    layer = node.layer
-    tiles = plain_tiles(layer)
-    own = prepared(layer, tiles, *(node.weights[name] for name in ("W", "R", "B", "P")))
-    reads, writes = tensor_shapes(layer, tiles)
-    features = own["inputs"].shape[0]
-    flat = bb.emit(relax.op.reshape(x, (layer.steps * layer.batch, features)))
-    product = bb.emit(relax.op.matmul(flat, relax.const(own["inputs"])))
-    sums = bb.emit(relax.op.add(product, relax.const(own["start"])))
-    given: dict[str, Any] = {"sums": bb.emit(relax.op.reshape(sums, reads["sums"]))}
-    missing = tiles.units - layer.hidden
-    for name, state in states.items():
-        if name == "lengths":
-            given[name] = state if str(state.ty.dtype) == "int32" else bb.emit(relax.op.astype(state, "int32"))
-        else:
-            given[name] = bb.emit(relax.op.nn.pad(state, [0, 0, 0, 0, 0, missing])) if missing else state
-    arrays = {**{name: zeros(layer, tiles.units) for name in ("h0", "c0")}, **own}
-    arguments = [given[name] if name in given else relax.const(arrays[name]) for name in reads]
-    function = bb.add_func(prim_func(layer, tiles), layer.cell.kind.lower())
-    kinds = [relax.TensorType(shape, "float32") for shape in writes.values()]
-    made = bb.emit(relax.call_tir(function, relax.Tuple(arguments), kinds))
-    results = []
-    for number, name in enumerate(writes):
-        if name in ("y", "h", "c"):
-            result = bb.emit(relax.TupleGetItem(made, number))
-            results.append(_without(bb, result, layer.hidden, writes[name]) if missing else result)
-    return results
+    def array(self, x: Any) -> Any:
+        return array_of(x)
 
+    def constant(self, array: Any) -> Any:
+        return relax.const(array)
 
-def _without(bb: Any, tensor: Any, hidden: int, shape: Sequence[int]) -> Any:
-    """Return a tensor without the units that are none."""
-    return bb.emit(relax.op.strided_slice(tensor, [len(shape) - 1], [0], [hidden]))
+    def turned(self, x: Any, axes: Sequence[int]) -> Any:
+        return self.bb.emit(relax.op.permute_dims(x, list(axes)))
+
+    def reshaped(self, x: Any, shape: Sequence[int]) -> Any:
+        return self.bb.emit(relax.op.reshape(x, tuple(shape)))
+
+    def product(self, x: Any, columns: Any, start: Any) -> Any:
+        product = self.bb.emit(relax.op.matmul(x, relax.const(columns)))
+        return self.bb.emit(relax.op.add(product, relax.const(start)))
+
+    def padded(self, x: Any, zeros: int) -> Any:
+        return self.bb.emit(relax.op.nn.pad(x, [0, 0, 0, 0, 0, zeros]))
+
+    def cut(self, x: Any, rank: int, count: int) -> Any:
+        return self.bb.emit(relax.op.strided_slice(x, [rank - 1], [0], [count]))
+
+    def int32(self, x: Any) -> Any:
+        return self.bb.emit(relax.op.astype(x, "int32"))
+
+    def called(self, layer: Recurrence, arguments: Sequence[Any]) -> Sequence[Any]:
+        tiles = plain_tiles(layer)
+        function = self.bb.add_func(prim_func(layer, tiles), layer.cell.kind.lower())
+        kinds = [relax.TensorType(shape, "float32") for shape in tensor_shapes(layer, tiles)[1].values()]
+        made = self.bb.emit(relax.call_tir(function, relax.Tuple(list(arguments)), kinds))
+        return [self.bb.emit(relax.TupleGetItem(made, number)) for number in range(len(kinds))]
 
 
 def prim_func(layer: Recurrence, tiles: Tiles) -> Any:
@@ -169,7 +140,8 @@ class PlanRecurrences:
         for var, layer in found.items():
             tiles, predicted = plans[var]
             kernels[var] = prim_func(layer, tiles).with_attr("global_symbol", str(var.name_hint))
-            self.notes.append(Note(str(var.name_hint), "cpu.recurrence", predicted * 1e6, plan=str(tiles)))
+            name, recipe = str(var.name_hint), "cpu.recurrence"
+            self.notes.append(Note(name, recipe, predicted * 1e6, plan=f"{recipe} {tiles}"))
         return with_functions(mod, kernels)
 
 

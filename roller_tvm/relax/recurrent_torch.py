@@ -13,8 +13,9 @@ import numpy as np
 from tvm import relax
 
 from ..recurrences.cell import Cell, Recurrence, activations
+from ..recurrences.graph import layer_outputs
 from ..recurrences.onnx import Node
-from .recurrent import layer_of
+from .recurrent import RelaxGraph
 
 #: Operator of torch -> kind of a cell, and its activations where they are not the usual ones.
 KINDS: dict[str, tuple[str, list[str]]] = {
@@ -109,7 +110,7 @@ def _converted(name: str, weights: dict[str, Any], node: Any, importer: Any) -> 
         for state, whole in zip(("h0", "c0"), first, strict=False):
             part = relax.op.strided_slice(whole, [0], [number * ways], [(number + 1) * ways])
             given[state] = bb.emit(part) if layers > 1 else whole
-        y, *last = layer_of(bb, Node(layer, own, False), x, given)
+        y, *last = layer_outputs(RelaxGraph(bb), Node(layer, own, False), x, given)
         for found, one in zip(lasts, last, strict=True):
             found.append(one)
         x = bb.emit(relax.op.reshape(y, (steps, batch, ways * layer.hidden)))

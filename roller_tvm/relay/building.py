@@ -106,8 +106,7 @@ def build(
     use_threads(threads, spec.units if cpu and spec is not None else None)
     ways = {"vector_math": vector_math, "wide_indices": wide_indices, "stack_tiles": stack_tiles,
             "prefetch": prefetch, "edge_vectors": edge_vectors, "fast_math": fast_math}  # fmt: skip
-    proves = spec if prove else None
-    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()}, proves, packed,
+    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()}, spec, prove, packed,
                        tuple(chosen))  # fmt: skip
     if schedules == "tvm" or spec is None:
         return _build(mod, params, made, options, None)
@@ -133,7 +132,8 @@ class _Options:
     log_file: str | os.PathLike[str] | None
     fuse_rtasks: Any
     ways: dict[str, bool]
-    proves: DeviceSpec | None = None  # for which kernels are proven
+    device: DeviceSpec | None
+    prove: bool = False
     packed: bool = True
     chosen: tuple[str, ...] = ()
 
@@ -144,6 +144,8 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
     from tvm import relay
     from tvm.auto_scheduler.dispatcher import FallbackContext
     from tvm.relay.backend import te_compiler
+
+    from roller_tvm.relay.recurrent import kernel_plans, with_recurrences
 
     if made.kind.name == "cuda":
         from roller_tvm.relay.cuda import use_toolchain
@@ -169,7 +171,7 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
         stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments,
                                                       disabled_pass=left_out))  # fmt: skip
         fusion = None
-        mod = as_graph(mod)  # as its tasks were extracted
+        mod = with_recurrences(as_graph(mod), made, options.device)  # as its tasks were extracted
         check_index_range(relay.transform.InferType()(mod), "model")
         if ours and options.packed and packs_dense(mod, made):
             mod = constant_dense(mod, params)
@@ -193,11 +195,12 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
         _tell(list(history.asked.values()), log_file, made, planner is not None)
     # TVM asks under names without the prefix too, for the layouts of weights.
     kernels = [k for name, k in history.kernels.items() if name.startswith(PREFIX)] if history is not None else []
-    if history is not None and options.proves is not None:
+    kernels += kernel_plans(built.function_metadata)
+    if history is not None and options.prove and options.device is not None:
         from roller_tvm.relay.proving import prove_kernels
 
         proofs = prove_kernels({name: history.states[name] for name in history.states if name.startswith(PREFIX)},
-                               made, options.proves)  # fmt: skip
+                               made, options.device)  # fmt: skip
         kernels = [replace(k, proof=proofs.get(k.kernel, "")) for k in kernels]
     setattr(built, KERNELS, take.kernels(built.get_lib()))
     setattr(built, REPORT, ModelReport(str(made), tuple(kernels), choices=options.chosen))

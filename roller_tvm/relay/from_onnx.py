@@ -26,8 +26,10 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     from tvm import relay
     from tvm.relay.frontend.onnx import GraphProto
 
+    from roller_tvm.relay.own_operators import own_operators
+
     graph = GraphProto(dict(shapes), "float32", True, op_type_dict={})
-    with quiet(), shared_constant_kernels(), shapes_by_numpy():
+    with quiet(), shared_constant_kernels(), shapes_by_numpy(), own_operators():
         try:
             with graph:
                 mod, _ = graph.from_onnx(model.graph, opset_of(model))

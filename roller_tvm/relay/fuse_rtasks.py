@@ -166,10 +166,12 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
     import tvm
     from tvm import relay
 
+    from roller_tvm.relay.recurrent import with_recurrences
+
     if params:
         main = relay.build_module.bind_params_by_name(mod["main"], dict(params))
         mod = tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main}, mod.type_definitions)
-    mod = as_graph(relay.transform.InferType()(mod))
+    mod = with_recurrences(as_graph(relay.transform.InferType()(mod)), target, None)
     main = mod["main"]
     body = without_copies(main.body)
     if not body.same_as(main.body):

@@ -198,7 +198,10 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
     import tvm
     from tvm import auto_scheduler
 
+    from roller_tvm.relay.recurrent import with_recurrences
+
     check_shapes(mod)
+    mod = with_recurrences(mod, target, device)
     rewrite = auto_scheduler.LayoutRewriteOption.get_target_default(target, True)
     try:
         graph, axes = packable(mod, params, target)

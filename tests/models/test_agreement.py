@@ -104,7 +104,6 @@ class TestComeOutRight:
         self.check(*one_node(tmp_path / "m.onnx", "DFT", [x], axis, opset=20))
 
 
-RECURRENT = [np.ones((1, 2, 5), "float32"), np.ones((1, 2, 2), "float32")]
 REFUSED = {
     "antialias": (("Resize", [PICTURE], [None, number([1, 1, 0.5, 0.5])]), {"mode": "linear", "antialias": 1}, ""),
     "scale": (("Resize", [PICTURE], [None, number([1, 1, 1.3, 1])]), {"mode": "linear"}, ""),
@@ -126,12 +125,6 @@ REFUSED = {
     "scales of upsample": (("Upsample", [PICTURE], []), {"opset": 7, "scales": [1.0, 1.0, 2.0, 2.0]}, "relax"),
     "training": (("Dropout", [X], [number(0.4), np.array(True)]), {"opset": 13}, "relay"),
     "diagonal": (("EyeLike", [X[0, 0]], []), {"opset": 9, "k": 1}, "relay"),
-    "direction": (("RNN", [X[0]], RECURRENT), {"opset": 14, "hidden_size": 2, "direction": "reverse"}, "relay"),
-    "lengths": (
-        ("RNN", [X[0]], [*RECURRENT, None, np.array([3, 2, 1, 3], "int32")]),
-        {"opset": 14, "hidden_size": 2},
-        "relay",
-    ),
     "roi max": (
         ("RoiAlign", [PICTURE, number([[0, 0, 4, 4]])], [ints(0)]),
         {"mode": "max", "coordinate_transformation_mode": "output_half_pixel"},

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.relax
+pytestmark = pytest.mark.te
 tvm = pytest.importorskip("tvm")
-pytest.importorskip("tvm.relax")
 
+from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.recurrences.cell import Cell, Recurrence, activations  # noqa: E402
-from roller_tvm.recurrences.kernel import tensor_shapes  # noqa: E402
+from roller_tvm.recurrences.kernel import kernel, tensor_shapes  # noqa: E402
 from roller_tvm.recurrences.tiles import Tiles, candidates, plain_tiles, plan, units_of  # noqa: E402
 from roller_tvm.recurrences.weights import in_other_blocks, prepared  # noqa: E402
-from roller_tvm.relax.recurrent import prim_func  # noqa: E402
+from roller_tvm.tvm_env import line  # noqa: E402
 
 from ..sampling import covering  # noqa: E402
 from .reference import random_weights, reference  # noqa: E402
@@ -27,8 +27,25 @@ def of_state(array, units):
 
 def built(layer, tiles):
     """The kernel of a layer as a function of tensors."""
+    if line() == "relay":
+        return built_of_te(layer, tiles)
+    from roller_tvm.relax.recurrent import prim_func
+
     func = prim_func(layer, tiles).with_attr("global_symbol", "main")
     return tvm.compile(tvm.IRModule({"main": func}), {"kind": "llvm", "num-cores": 2}).jit()["main"]
+
+
+def built_of_te(layer, tiles):
+    from tvm import te
+
+    reads, writes = tensor_shapes(layer, tiles)
+    ins = [te.placeholder(shape, "int32" if n == "lengths" else "float32", n) for n, shape in reads.items()]
+
+    def body(i, o):
+        return kernel(layer, tiles, dialect_here(), dict(zip((*reads, *writes), (*i, *o), strict=True)))
+
+    outs = te.extern(list(writes.values()), ins, body, dtype=["float32"] * len(writes))
+    return tvm.build(te.create_schedule(outs[0].op), [*ins, *outs], "llvm -num-cores 2")
 
 
 def run(layer, tiles, features=5, seed=0):
@@ -43,7 +60,7 @@ def run(layer, tiles, features=5, seed=0):
     sums = x.reshape(-1, features) @ own["inputs"] + own["start"]
     given = {**own, "sums": sums.reshape(reads["sums"]), "lengths": lengths}
     given |= {name: of_state(array, tiles.units) for name, array in (("h0", h0), ("c0", c0))}
-    tensor = tvm.runtime.tensor
+    tensor = tvm.nd.array if line() == "relay" else tvm.runtime.tensor
     arguments = [tensor(np.ascontiguousarray(given[name])) for name in reads]
     results = [tensor(np.full(shape, np.nan, "float32")) for shape in writes.values()]
     built(layer, tiles)(*arguments, *results)
@@ -66,6 +83,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.one_line
 @pytest.mark.parametrize(("name", "way"), covering(LAYERS, ["serial", "rows", "units"]))
 def test_every_way_computes_the_layer(name, way):
     layer = LAYERS[name]
