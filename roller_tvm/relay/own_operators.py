@@ -24,8 +24,9 @@ def own_operators() -> Iterator[None]:
 
     Examples
     --------
+    >>> import onnx
     >>> with own_operators():
-    ...     mod, params = relay.frontend.from_onnx(model)
+    ...     mod, params = tvm.relay.frontend.from_onnx(onnx.load("model.onnx"))
     """
     from tvm.relay.frontend import onnx
 
