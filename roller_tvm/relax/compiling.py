@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +19,7 @@ import tvm
 from tvm import relax
 from tvm.relax import vm_build
 from tvm.support import cc
+from tvm_ffi.serialization import from_json_graph_str
 
 from ..codegen.flat import children, kind_of, number_of
 from ..codegen.kernel_cache import kernel_cache, key_of
@@ -27,12 +29,13 @@ from ..folders import check_space, work_folder
 from ..forks import may_fork, shared
 from ..progress import counted
 from ..te.numbering import UNROLLED
+from ..tir.nodes import structural_hash, structurally_equal
 from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
 from .contexts import context_like
-from .marks import MATRIX
+from .marks import MATRIX, ORIGIN
 from .modules import is_prim_func
 from .rewrites import PART
-from .structures import unnamed_text
+from .structures import bare
 
 Made = TypeVar("Made")
 
@@ -41,6 +44,8 @@ _NEEDLESS = ("s_tir.RenormalizeSplitPattern",)
 #: A pass that makes buffers as small as what blocks write; a kernel of plain loops has them of that size, and it takes
 #: a third of its lowering.
 _OF_BLOCKS = ("s_tir.CompactBufferAllocation",)
+#: Bytes of the length of a function in an entry of the cache.
+_LENGTH = 4
 
 
 def compile_model(mod: Any, target: Any, pipeline: Any, progress: Callable[[str], None] | None = None) -> Any:
@@ -192,22 +197,31 @@ def code_attrs(attrs: Any) -> dict[str, Any]:
 def object_of(attrs: Any, target: Any, var: Any, func: Any) -> bytes:
     """Return the object file of a kernel, from the cache if it is there, under whatever name."""
     cache, key, name = kernel_cache(), "", str(var.name_hint)
+    own = bare(func.without_attr(ORIGIN) if func.attrs and ORIGIN in func.attrs else func)
     if cache is not None and (settings := _settings()) is not None:
-        key = key_of("object", unnamed_text(func), tvm.ir.save_json(attrs), target, settings)
-        if (kept := cache.get(key)) is not None and (found := _called(kept, name)) is not None:
+        key = key_of("object", structural_hash(own), tvm.ir.save_json(attrs), target, settings)
+        if (kept := cache.get(key)) is not None and (found := _kept(kept, own, name)) is not None:
             return found
     check_space()
     with work_folder() as folder:
         _built(attrs, target, var, func).write_to_file(path := str(Path(folder, "kernel.o")), "o")
         content = Path(path).read_bytes()
     if cache is not None and key:
-        cache.put(key, name.encode() + b"\0" + content)
+        text = zlib.compress(tvm.ir.save_json(own).encode(), 1)
+        cache.put(key, len(text).to_bytes(_LENGTH, "big") + text + name.encode() + b"\0" + content)
     return content
 
 
-def _called(kept: bytes, name: str) -> bytes | None:
-    """Return a kept object file with its kernel called `name`; None if it cannot be."""
-    own, _, content = kept.partition(b"\0")
+def _kept(entry: bytes, func: Any, name: str) -> bytes | None:
+    """Return an entry's object file with its kernel called `name`; None if it cannot be, or is another function's.
+
+    The key is TVM's hash of 64 bits, names left out: the function tells whether it is this one.
+    """
+    size = int.from_bytes(entry[:_LENGTH], "big")
+    text, rest = entry[_LENGTH : _LENGTH + size], entry[_LENGTH + size :]
+    if not structurally_equal(from_json_graph_str(zlib.decompress(text).decode()), func):
+        return None
+    own, _, content = rest.partition(b"\0")
     old, new = (f"{FFI.prefix}{one}" for one in (own.decode(), name))
     return content if old == new else renamed(content, old, new)
 
