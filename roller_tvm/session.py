@@ -15,7 +15,7 @@ from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning, UsageError
 from roller_tvm.folders import work_folder
 from roller_tvm.memory import check_memory, seldom_collected
 from roller_tvm.models.arguments import Signature
-from roller_tvm.models.choices import prepares
+from roller_tvm.models.choices import builds, prepares
 from roller_tvm.models.line import Job, ModelLine, Request
 from roller_tvm.models.package import REPORT
 from roller_tvm.tvm_env import use_threads
@@ -104,9 +104,9 @@ class Session:
             self.threads = values.get("threads", self.threads)
 
     def formed(self, values: Mapping[str, Any]) -> Session | None:
-        """Return this session with the values of a form, nothing built; None if the model cannot be read again."""
+        """Return this session with the values of a form; None if the model cannot be read again."""
         made = copy.copy(self)
-        made._built = None
+        made._built = None if builds(values) else self._built
         made._form(values)
         if not prepares(values):
             made._job = self.line.formed(self._job, values)

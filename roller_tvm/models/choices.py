@@ -32,11 +32,14 @@ class Turned:
         Whether it is taken before a job is prepared.
     remakes : bool
         Whether there are other operators to explore then.
+    builds : bool
+        Whether another model is built then.
     """
 
     holds: Callable[[Any], bool]
     prepares: bool = False
     remakes: bool = False
+    builds: bool = True
 
 
 TURNED: Mapping[str, Turned] = {
@@ -46,7 +49,7 @@ TURNED: Mapping[str, Turned] = {
     "packed": Turned(lambda value: value is False),
     "fuse": Turned(lambda value: value is True),
     "cuda_graph": Turned(lambda value: value is True),
-    "threads": Turned(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1),
+    "threads": Turned(lambda value: type(value) is int and value >= 1, builds=False),
 }
 
 
@@ -70,6 +73,17 @@ def remakes(values: Mapping[str, Any]) -> bool:
     (False, True)
     """
     return any(TURNED[name].remakes for name in values)
+
+
+def builds(values: Mapping[str, Any]) -> bool:
+    """Return whether another model is built with values of a form.
+
+    Examples
+    --------
+    >>> builds({"threads": 1}), builds({"fuse": True})
+    (False, True)
+    """
+    return any(TURNED[name].builds for name in values)
 
 
 @dataclass(frozen=True)

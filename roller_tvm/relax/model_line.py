@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..roller.rprogram import Plan
     from ..session import Session
     from ..tuning.explorable import Explorable
+    from ..tuning.model_report import KernelPlan
 
 
 class RelaxModels(ModelLine):
@@ -165,11 +166,16 @@ class RelaxModels(ModelLine):
         )
 
     def predicted_s(self, job: Job) -> float:
+        return sum((one.predicted_s or 0.0) * one.calls for one in self._kernels(job, None))
+
+    def _kernels(self, job: Job, records: Any) -> Sequence[KernelPlan]:
+        """Return the kernels that a build would compile."""
         from .pipeline import schedule
 
         mod, aim = self.prepared(job).model.mod, job.aim
-        kernels = schedule(mod, aim.target, None, aim.device, tf32=job.tf32, connected=job.connected)[1].kernels()
-        return sum((one.predicted_s or 0.0) * one.calls for one in kernels)
+        return schedule(
+            mod, aim.target, records, aim.device, tf32=job.tf32, fuse_rtasks=job.fuse, connected=job.connected
+        )[1].kernels()
 
     def changes(self, session: Session, made: Session, form: Form) -> str:
         from ..tir.nodes import structurally_equal
@@ -178,11 +184,12 @@ class RelaxModels(ModelLine):
             same = structurally_equal(session.job.model.mod, made.job.model.mod)
             return "it changes nothing in this model" if same else ""
         if form.values.get("connected"):
-            kernels = [[(p.kernel, p.how) for p in getattr(one.built(), REPORT).plans] for one in (session, made)]
+            told = [getattr(session.built(), REPORT).plans, self._kernels(made.job, made.records)]
+            kernels = [[(plan.kernel, plan.how) for plan in plans] for plans in told]
             return "no further calls can be" if kernels[0] == kernels[1] else ""
         if form.values.get("fuse"):
-            made.load()
-            return "" if made.fused().functions else "no kernels are predicted to gain"
+            self._kernels(made.job, made.records)
+            return "" if made.job.fuse.report.functions else "no kernels are predicted to gain"
         return ""
 
     def choices(self, place: Path, aim: Aim) -> Choices:

@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..tir.nodes import nests
+from .targets import exported
+
+#: LLVM's level for the reference, which runs once or twice. SqueezeNet's 26 operators on an AVX-512 server take 12 s to
+#: compile at level 3, TVM's own, and 4.5 s at this one; they run for 0.15 and 0.17 s.
+OPT_LEVEL = 1
+
+
+def reference_function(mod: Any, target: Any) -> Any:
+    """Return a module's function with its own loops (`reference_module`), built by TVM for a target's CPU."""
+    import tvm
+
+    words = exported(target) if target.kind.name == "llvm" else {"kind": "llvm"}
+    return tvm.compile(reference_module(mod), tvm.target.Target({**words, "opt-level": OPT_LEVEL}))["main"]
 
 
 def reference_module(mod: Any) -> Any:

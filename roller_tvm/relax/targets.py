@@ -125,7 +125,7 @@ def _as_mapping(tvm: Any, target: Any) -> dict[str, Any]:
     if isinstance(target, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", target.strip()):  # a tag, which TVM knows
         target = _from_tag(tvm, target.strip())
     if isinstance(target, tvm.target.Target):
-        target = _exported(target)
+        target = exported(target)
     parsed = parse_target(target)
     if parsed.kind == "cuda" and (arch := parsed.attrs.get("arch")):
         arch_number(arch)
@@ -142,15 +142,15 @@ def _as_mapping(tvm: Any, target: Any) -> dict[str, Any]:
 
 def _from_tag(tvm: Any, tag: str) -> dict[str, Any]:
     try:
-        found = _exported(tvm.target.Target(tag))
+        found = exported(tvm.target.Target(tag))
     except (ValueError, TypeError, RuntimeError) as error:
         raise TargetError(f"TVM has no tag '{tag}'", "target", 'give {"kind": "cuda", "arch": "sm_90"}') from error
     # TVM's tags give what a block gets without asking for more.
     return {k: v for k, v in found.items() if k not in ("tag", "max_shared_memory_per_block")}
 
 
-def _exported(target: Any) -> dict[str, Any]:
-    """A Target as plain values."""
+def exported(target: Any) -> dict[str, Any]:
+    """Return a Target as plain values."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, (str, int, bool, float)):

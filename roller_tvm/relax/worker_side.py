@@ -12,6 +12,7 @@ import numpy as np
 import tvm
 from tvm import s_tir
 from tvm.s_tir import meta_schedule  # noqa: F401  (records are read with it)
+from tvm_ffi.serialization import from_json_graph_str
 
 from ..tir.nodes import parameters
 from ..tuning.line import Built, in_order
@@ -20,7 +21,7 @@ from ..tuning.numerics import shape_of
 from ..tuning.session import PACKED
 from ..tuning.supervise import Failed, last_line
 from .record_lines import copies_ahead, replay
-from .reference import reference_module
+from .reference import reference_function
 from .resources import spilled_bytes
 from .rewrites import cpu_code
 from .tasks import output_positions, reduction_terms
@@ -51,8 +52,7 @@ class Workload:
 
     def reference(self) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
         """Return the unscheduled function, built by TVM."""
-        host = self.target if self.target.kind.name == "llvm" else tvm.target.Target("llvm")
-        function = tvm.compile(reference_module(self.mod), host)["main"]
+        function = reference_function(self.mod, self.target)
 
         def compute(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
             buffers = [self.tensors[n] for n in self.outputs]
@@ -125,7 +125,7 @@ class RelaxWorker:
     def open(self, text: str, target: str, weights: Sequence[int]) -> Workload:
         """Open a module, given as JSON."""
         made = tvm.target.Target(json.loads(target) if target.lstrip().startswith("{") else target)
-        return Workload(tvm.ir.load_json(text), made, tuple(int(n) for n in weights))
+        return Workload(from_json_graph_str(text), made, tuple(int(n) for n in weights))
 
 
 SIDE = RelaxWorker()

@@ -258,3 +258,12 @@ def test_a_kernel_is_as_large_as_what_is_unrolled_in_it():
     before = compiling._stores(schedule.mod["main"].body)
     schedule.unroll(schedule.get_loops(schedule.get_sblock("y"))[0])
     assert (before, compiling._stores(schedule.mod["main"].body)) == (1, 8)
+
+
+def test_functions_of_one_hash_are_told_apart(monkeypatch, kept):
+    """An object file is taken for the function beside it alone."""
+    monkeypatch.setattr(compiling, "structural_hash", lambda node: 7)
+    for batch in (1, 2, 1):
+        network, x = classifier(batch), values(batch, 3, 12, 12)
+        (expected,) = default(network, x)
+        np.testing.assert_allclose(run(build(network, LLVM), x)[0], expected, rtol=1e-5, atol=1e-5)
