@@ -2,8 +2,8 @@
 
 Everything that does not depend on the step before (the products with the inputs) is computed before it, for all steps
 at once. What is left of a step is a product of the state with weights that stay in a cache, and its gates, in
-registers. Threads share the units of a step and wait for one another (TVM's barrier), or go through all steps on their
-own, each with rows and a direction of its own.
+registers. Threads share the units of a step and wait for one another (`codegen.waiting`), or go through all steps on
+their own, each with rows and a direction of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..codegen.dialect import Dialect
-from ..codegen.flat import loop_of
+from ..codegen.flat import in_order, loop_of
+from ..codegen.waiting import Waiting
 from ..te.numbering import PARALLEL
 from .activations import activated, clipped
 from .cell import Recurrence
@@ -114,25 +115,27 @@ class _Maker:
         """Return steps whose units threads share; they wait for one another after each phase."""
         layer, rows = self.layer, self.tiles.rows
         whole, rest = divmod(layer.batch, rows)
+        chunks, phases = layer.directions * blocks, self._phases()
+        waiting = Waiting(self.dialect, chunks, self.tiles.arch)
 
-        def phase(body: Callable[[Any, Any, Any, int], Any]) -> Any:
+        def phase(number: Any, body: Callable[[Any, Any, Any, int], Any]) -> Any:
             def chunk(at: Any) -> Any:
                 d, b = at // blocks, at % blocks
                 parts = [self._loop("tile", whole, lambda tile: body(d, b, tile * rows, rows))] if whole else []
                 parts += [body(d, b, self._int(whole * rows), rest)] if rest else []
-                return self._sequence(parts)
+                return self._sequence([*parts, waiting.arrived(at, number)])
 
-            loop = self._loop("chunk", layer.directions * blocks, chunk, parallel=True)
-            return self._attribute("pragma_parallel_barrier_when_finish", loop)
+            return self._sequence([self._loop("chunk", chunks, chunk, parallel=True), waiting.wait(number)])
 
         def step(s: Any) -> Any:
-            def of_step(one: Callable[..., Any]) -> Any:
-                return phase(lambda d, b, n, rows: one(d, b, s, n, rows))
+            def of_step(place: int, one: Callable[..., Any]) -> Any:
+                number = s * len(phases) + (place + 2)  # the copies of the first state are number 1
+                return phase(number, lambda d, b, n, rows: one(d, b, s, n, rows))
 
-            return self._sequence([of_step(one) for one in self._phases()])
+            return self._sequence([of_step(place, one) for place, one in enumerate(phases)])
 
-        body = self._sequence([phase(self._start), self._loop("step", layer.steps, step)])
-        return self._attribute("pragma_parallel_launch_point", body)
+        body = self._sequence([phase(self._int(1), self._start), self._loop("step", layer.steps, step)])
+        return waiting.around(self._attribute("pragma_parallel_launch_point", body))
 
     def _start(self, d: Any, b: Any, n: Any, rows: int) -> Any:
         """Return the copies of the first state."""
@@ -373,4 +376,4 @@ class _Maker:
         return self.tir.AttrStmt(self._int(0), key, self._int(1), body)
 
     def _sequence(self, parts: Sequence[Any]) -> Any:
-        return parts[0] if len(parts) == 1 else self.tir.SeqStmt(list(parts))
+        return in_order(list(parts), self.tir)

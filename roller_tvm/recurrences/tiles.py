@@ -41,6 +41,8 @@ class Tiles:
         Vectors of sums kept at once.
     way : {'serial', 'rows', 'units'}
         One thread; threads that share directions and tiles of rows; threads that share the units of a step.
+    arch : str
+        Architecture of the CPU, whose instruction waiting threads take.
     """
 
     lanes: int
@@ -49,6 +51,7 @@ class Tiles:
     rows: int
     registers: int
     way: str
+    arch: str = ""
 
     @property
     def block(self) -> int:
@@ -121,7 +124,7 @@ def candidates(layer: Recurrence, device: DeviceSpec) -> Iterator[Tiles]:
             if device.units > 1 and layer.directions * -(-layer.batch // rows) > 1:
                 yield Tiles(lanes, vectors, blocks, rows, registers, "rows")
             if device.units > 1 and layer.directions * blocks > 1:
-                yield Tiles(lanes, vectors, blocks, rows, registers, "units")
+                yield Tiles(lanes, vectors, blocks, rows, registers, "units", device.arch)
 
 
 def seconds(layer: Recurrence, tiles: Tiles, device: DeviceSpec) -> float:

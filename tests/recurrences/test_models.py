@@ -10,11 +10,12 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import roller_tvm  # noqa: E402
+from roller_bench.recurrent_models import recurrent_model  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.models.line import model_line  # noqa: E402
 from roller_tvm.tvm_env import Line, line  # noqa: E402
 
-from .models import expected, recurrent_model  # noqa: E402
+from .models import expected  # noqa: E402
 
 CASES = {
     "lstm both ways": ("LSTM", {"direction": "bidirectional", "states": True}),

@@ -9,13 +9,14 @@ relay = pytest.importorskip("tvm.relay")
 pytest.importorskip("onnx")
 
 import roller_tvm  # noqa: E402
+from roller_bench.recurrent_models import recurrent_model  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.relay.importers import IMPORTER  # noqa: E402
 from roller_tvm.relay.recurrent import with_recurrences  # noqa: E402
 from roller_tvm.relay.tasks import extract_tasks, make_target  # noqa: E402
 
-from ..recurrences.models import expected, recurrent_model  # noqa: E402
+from ..recurrences.models import expected  # noqa: E402
 from ..recurrences.test_models import CASES, computed_weights, outputs  # noqa: E402
 from ..sampling import sampled  # noqa: E402
 

@@ -28,6 +28,7 @@ FIGURES = {
     "products": "products:products",
     "models": "models:models",
     "card-models": "card_models:card_models",
+    "recurrences": "recurrences:recurrences",
     "plan-against": "plan_against:plan_against",
     "build-time": "build_time:build_time",
     "dynamic": "dynamic:dynamic",
