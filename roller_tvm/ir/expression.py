@@ -121,20 +121,24 @@ class TensorExpression:
 
     def resolve(self, stage: Stage, inlined: Iterable[str]) -> tuple[Access, ...]:
         """Return the reads of a stage, with the stages named in `inlined` composed away."""
-        inline = set(inlined)
-        result: list[Access] = []
+        return self._resolved(stage, frozenset(inlined), {})
+
+    def _resolved(
+        self, stage: Stage, inline: frozenset[str], known: dict[str, tuple[Access, ...]]
+    ) -> tuple[Access, ...]:  # fmt: skip
+        if stage.name in known:
+            return known[stage.name]
+        result: dict[Access, None] = {}
         for access in stage.reads:
             if access.tensor not in inline:
-                if access not in result:
-                    result.append(access)
+                result[access] = None
                 continue
             producer = self._by_name[access.tensor]
-            inner = _axis_values(producer, access, stage.extents)
-            for deeper in self.resolve(producer, inline):
-                composed = replace(deeper.substitute(inner), guarded=deeper.guarded or access.guarded)
-                if composed not in result:
-                    result.append(composed)
-        return tuple(result)
+            inner = axis_values(producer, access, stage.extents)
+            for deeper in self._resolved(producer, inline, known):
+                result[replace(deeper.substitute(inner), guarded=deeper.guarded or access.guarded)] = None
+        known[stage.name] = tuple(result)
+        return known[stage.name]
 
     @cached_property
     def flops(self) -> int:
@@ -209,7 +213,7 @@ class TensorExpression:
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) -> dict[str, Index]:
+def axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) -> dict[str, Index]:
     """Return the index of each spatial axis of `producer` in `access`; `extents` are those of the reader's axes."""
     values: dict[str, Index] = {}
     for own, read in zip(producer.write().indices, access.indices, strict=True):

@@ -38,11 +38,12 @@ class CpuRates:
     @classmethod
     def of(cls, device: DeviceSpec, geometry: Geometry) -> CpuRates:
         """Return the rates for a nest; the widest dtype along its vector axis sets the lanes of a register."""
-        return _rates(device, geometry.widest_bytes)
+        return of_bytes(device, geometry.widest_bytes)
 
 
 @lru_cache(maxsize=16)
-def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
+def of_bytes(device: DeviceSpec, element_bytes: int) -> CpuRates:
+    """Return the rates for vectors of elements of a size."""
     hertz = device.clock_ghz * 1e9
     per_core = 1e9 / hertz / device.units
     caches = []

@@ -35,6 +35,7 @@ from ..roller.partition import NestShape, partition, store_guarded, store_packed
 from ..roller.rprogram import Plan, SplitReduction
 from .construction import Construction, RankedPlan
 from .portfolio import portfolio
+from .stage_groups import stage_groups
 
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
 # Outputs of a register tile that keeps a thread busy.
@@ -185,6 +186,9 @@ class Form:
 
 def forms(expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> Iterator[Form]:
     """Yield the forms of an operator to plan for a device."""
+    if (groups := stage_groups(expression, device)) is not None:
+        yield Form(expression, (), (groups,))
+        return
     expression = plain = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):

@@ -9,6 +9,7 @@ from .cpu_dilated import CpuDilated
 from .cpu_direct import CpuDirect
 from .cpu_lanes import CpuLanes
 from .cpu_rows import CpuRows
+from .cpu_stages import CpuStages
 from .cpu_tiled import CpuTiled
 from .cpu_unrolled import CpuUnrolled
 from .cpu_window import CpuWindow
@@ -22,7 +23,7 @@ from .gpu_unrolled import GpuUnrolled
 from .recipe import Recipe
 
 _IN_ORDER: tuple[Recipe, ...] = (
-    CpuRows(), CpuLanes(), CpuUnrolled(), CpuDilated(), CpuWindow(), CpuTiled(), CpuAxpy(), CpuDirect(),
+    CpuRows(), CpuStages(), CpuLanes(), CpuUnrolled(), CpuDilated(), CpuWindow(), CpuTiled(), CpuAxpy(), CpuDirect(),
     GpuRows(), GpuUnrolled(), GpuTensor(), GpuTiled(), GpuDirect(), GpuReduce(), GpuTranspose(),
 )  # fmt: skip
 

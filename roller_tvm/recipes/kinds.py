@@ -9,6 +9,7 @@ from ..roller.partition import NestShape
 from .dilated_nests import TurnedNest, dilated
 from .lane_nests import LaneNest
 from .row_nests import RowNest
+from .stage_nests import StageNest
 
 # Longest window that is unrolled.
 WINDOW = 7
@@ -18,6 +19,7 @@ class Kind(Enum):
     """A nest by what limits the choice of loops, the most special first."""
 
     ROWS = "stages that walk the same rows"
+    STAGES = "stages that read windows of one another"
     LANES = "a reduction in the lanes of a vector"
     UNEVEN = "loops that stay as they are"
     MOVE = "no reduction, or one of a kind of its own"
@@ -34,6 +36,8 @@ def kind_of(geometry: Geometry, nest: NestShape) -> Kind:
     g = geometry
     if isinstance(nest, RowNest):
         return Kind.ROWS
+    if isinstance(nest, StageNest):
+        return Kind.STAGES
     if isinstance(nest, LaneNest):
         return Kind.LANES
     if g.stage.uneven:

@@ -24,6 +24,7 @@ PLAN_VERSION = 1
 RECIPE_NAMES = (
     "gpu.tiled", "gpu.tensor", "gpu.direct", "gpu.unrolled", "gpu.rows", "gpu.transpose", "gpu.reduce",
     "cpu.tiled", "cpu.direct", "cpu.axpy", "cpu.window", "cpu.dilated", "cpu.unrolled", "cpu.rows", "cpu.lanes",
+    "cpu.stages",
 )  # fmt: skip
 
 

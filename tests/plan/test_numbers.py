@@ -58,6 +58,7 @@ transpose shape=64x31x33 perm=2,0,1 dtype=float16
 """.strip().split("\n")
 #: Nests that only a network's own operators have, as `read_te` told them: Winograd's transforms, a packed kernel.
 READ = {
+    "pipeline_harris": ("avx2", "avx512"), "pipeline_pyramid": ("avx512",),
     "transposed_convolution": ("avx2", "avx512"), "transposed_odd": ("avx2", "avx512"),
     "transposed_one_filter": ("avx2", "avx512"), "winograd_cpu": ("avx512",), "winograd_cpu_odd": ("avx512", "avx2"),
     "winograd_gpu": ("v100", "mi50"), "winograd_gpu_odd": ("a100", "k80"),
