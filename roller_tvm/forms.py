@@ -122,8 +122,12 @@ class Forms:
         """Return why a form is not built: it is predicted to be slower by more than the model errs; or ''."""
         if not prepares(form.values):
             return ""
-        before, after = (self.session.line.predicted_s(one.job) for one in (self.session, made))
-        return "" if may_win(after, before) else f"it is predicted to take {after / before:.2f} times as long"
+        before, after = (self.session.line.predicted(one.job) for one in (self.session, made))
+        # Kernels that both have take as long in both.
+        changed = [sum(n * seconds for (seconds, _), n in part.items()) for part in (before - after, after - before)]
+        if not all(changed) or may_win(changed[1], changed[0]):
+            return ""
+        return f"its other kernels are predicted to take {changed[1] / changed[0]:.2f} times as long"
 
     def _ways(self, made: Session, form: Form) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Return functions that run the model as it is, and in a form; requests wait meanwhile."""

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -282,9 +282,9 @@ class ModelLine(ABC):
         made = replace(job, **{name: value for name, value in values.items() if name != "fuse"})
         return replace(made, fuse=self.fusion(made, "best")) if values.get("fuse") else made
 
-    def predicted_s(self, job: Job) -> float:
-        """Return the seconds of a run by the micro-performance model, nothing compiled; nan where it is not asked."""
-        return math.nan
+    def predicted(self, job: Job) -> Counter[tuple[float, str]]:
+        """Return how often a run calls a kernel of predicted seconds and plan, nothing compiled; none if unknown."""
+        return Counter()
 
     def changes(self, session: Session, made: Session, form: Form) -> str:
         """Return why a session's form is no other model, or ''."""

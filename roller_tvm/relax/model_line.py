@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, sqrt
@@ -165,8 +166,11 @@ class RelaxModels(ModelLine):
             Form(f"threads: {fewer}", {"threads": fewer}, "there is one already" if threads == 1 else ""),
         )
 
-    def predicted_s(self, job: Job) -> float:
-        return sum((one.predicted_s or 0.0) * one.calls for one in self._kernels(job, None))
+    def predicted(self, job: Job) -> Counter[tuple[float, str]]:
+        found: Counter[tuple[float, str]] = Counter()
+        for one in self._kernels(job, None):
+            found[one.predicted_s or 0.0, one.plan] += one.calls
+        return found
 
     def _kernels(self, job: Job, records: Any) -> Sequence[KernelPlan]:
         """Return the kernels that a build would compile."""
