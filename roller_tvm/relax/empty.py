@@ -82,9 +82,12 @@ def with_guarded_loops(func: Any) -> Any:
         if block.iter_vars or block.reads or block.writes:
             return block
         written: dict[int, Any] = {}
-        tvm_ffi.structural_walk(block.body, [(tirx.BufferStore, lambda n: written.update({key(n.buffer): n.buffer}))])
+        inside: list[Any] = []
+        tvm_ffi.structural_walk(block.body, [
+            (tirx.BufferStore, lambda n: written.update({key(n.buffer): n.buffer})), (s_tir.SBlock, inside.append),
+        ])  # fmt: skip
         extents = [e for buffer in written.values() for e in buffer.shape if not hasattr(e, "value")]
-        if len(written) != 1 or not extents:
+        if inside or len(written) != 1 or not extents:
             return block
         body = tirx.IfThenElse(tirx.all(*(e > 0 for e in extents)), block.body, None)
         return s_tir.SBlock([], [], [], block.name_hint, body, block.init, list(block.alloc_buffers),

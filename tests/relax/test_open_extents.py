@@ -13,6 +13,7 @@ from tvm import relax  # noqa: E402
 from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 
+from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
 
 #: First, last and one beyond of each range of the tiles below, 1, primes.
@@ -256,3 +257,22 @@ def test_a_reduction_shared_among_cores_is_refused():
     _require_whole_sums(total((T.parallel, T.serial)))
     with pytest.raises(MeasureError, match="'sum' shares its reduction along 'vk' among cores"):
         _require_whole_sums(total((T.serial, T.parallel)))
+
+
+def test_convolutions_with_open_sides_are_planned_as_the_layout_pass_writes_them():
+    first, second = values(32, 16, 1, 1), values(32, 32, 3, 3, low=-0.1, high=0.1)
+
+    def body(b, x):
+        y = b.emit(relax.op.nn.conv2d(x, relax.const(first)))
+        return b.emit(relax.op.nn.relu(b.emit(relax.op.nn.conv2d(y, relax.const(second), padding=1))))
+
+    mod = module(body, (1, 16, var("h"), var("w")))
+    cpu = device("avx512")
+    _, report = schedule(prepare(mod, LLVM, device=cpu, arranged="blocked"), LLVM, device=cpu)
+    assert not report.left and "conv2d_blocked" in {note.name for note in report.scheduled}, str(report)
+    executable = build(mod, LLVM, device=cpu)
+    for high, wide in ((7, 5), (20, 33)):
+        x = values(1, 16, high, wide)
+        y = np.einsum("ncyx,oc->noyx", x.astype("float64"), first[:, :, 0, 0])
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(y, [(0, 0)] * 2 + [(1, 1)] * 2), (3, 3), (2, 3))
+        close(run(executable, x)[0], np.maximum(np.einsum("ncyxpq,ocpq->noyx", windows, second, optimize=True), 0))
