@@ -24,8 +24,7 @@ class Dialect:
     truth: str  # dtype of conditions in vectors, without the number of lanes
     checks_first_trip: bool  # true if initial values of sums may stand behind a check in their loop
     loses_nan: bool  # true if it tells LLVM that there are no NaN
-    bytes_pointer: str  # types of pointers in LLVM's language
-    ints_pointer: str
+    ints_pointer: str  # type of pointers to int32 in LLVM's language
     loops: Any
     loads: Any
     calls: Any
@@ -99,7 +98,7 @@ class Tvm017(Dialect):
     """TensorIR of TVM 0.13 to 0.19; kinds of nodes are lists of names."""
 
     truth, checks_first_trip, loses_nan = "uint1", False, True
-    bytes_pointer, ints_pointer = "i8*", "i32*"
+    ints_pointer = "i32*"
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
     selects, negations, stores = ["tir.Select"], ["tir.Not"], ["tir.BufferStore"]
     remainders = ["tir.Mod"]
@@ -139,7 +138,7 @@ class Tvm027(Dialect):
     """TensorIR of TVM 0.25 and later; a kind of nodes is a class."""
 
     truth, checks_first_trip, loses_nan = "bool", True, False
-    bytes_pointer = ints_pointer = "ptr"
+    ints_pointer = "ptr"
 
     def __init__(self) -> None:
         import tvm

@@ -2,7 +2,8 @@
 
 TVM's own barrier gives the core away whenever a thread has to wait. Where another process wants this core too, it has
 it for milliseconds then, at each of a thousand steps. Here a thread spins first. The functions are text in LLVM's
-language that the kernel brings along, because TensorIR has no atomic numbers.
+language that the kernel brings along, because TensorIR has no atomic numbers. TVM 0.17 keeps none but those that stand
+in the place of their calls.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ LOOKS = 400
 
 _TEXT = """
 declare i32 @sched_yield()
-define linkonce_odr i32 @roller_arrived(BYTES %at, i32 %number) alwaysinline nounwind {
-  %flag = bitcast BYTES %at to INTS
+define linkonce_odr i32 @roller_arrived(INTS %flag, i32 %number) alwaysinline nounwind {
   store atomic i32 %number, INTS %flag release, align 4
   ret i32 0
 }
-define linkonce_odr i32 @roller_wait(BYTES %at, i32 %count, i32 %number) noinline nounwind {
+define linkonce_odr i32 @roller_wait(INTS %flags, i32 %count, i32 %number) alwaysinline nounwind {
 begin:
-  %flags = bitcast BYTES %at to INTS
   br label %one
 one:
   %n = phi i32 [ 0, %begin ], [ %next, %reached ]
@@ -95,7 +94,7 @@ class Waiting:
 
     def _text(self) -> str:
         pause = PAUSES.get(self.arch, "")
-        told = {"BYTES": self.dialect.bytes_pointer, "INTS": self.dialect.ints_pointer, "LOOKS": str(LOOKS),
+        told = {"INTS": self.dialect.ints_pointer, "LOOKS": str(LOOKS),
                 "PAUSE": f'call void asm sideeffect "{pause}", ""()' if pause else ""}  # fmt: skip
         text = _TEXT
         for word, value in told.items():
