@@ -29,7 +29,11 @@ WORDS = [
 
 def proof_of(words, name, change=lambda steps: steps):
     operator, *params = words.split()
-    tensors, line = list(te_operator(operator, **parse_params(" ".join(params)))), model_line(usable_line("a test"))
+    return proof_of_tensors(list(te_operator(operator, **parse_params(" ".join(params)))), name, change)
+
+
+def proof_of_tensors(tensors, name, change=lambda steps: steps):
+    line = model_line(usable_line("a test"))
     spec, features = planning_on(usable_line("a test"), device(name))
     steps = schedule(line.read(tensors), None, spec, features).script.steps
     return line.prove(tensors, change(steps), spec)
@@ -46,6 +50,22 @@ def test_rollers_kernels_are_proven(words, name):
     assert {f.rule for f in proof.findings} == {
         "bounds", "written", "memory", "barriers", "races", "initialised", "values"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["avx512", "v100"])
+def test_a_sum_that_is_read_in_two_ways_is_proven(name):
+    """Hard swish of a product: its stages are one statement in the schedule, several before."""
+    from tvm import te
+
+    tir = tvm.tir if hasattr(tvm, "tir") else tvm.tirx
+    a, b, bias = te.placeholder((64, 32), name="a"), te.placeholder((32, 64), name="b"), te.placeholder((64,), name="c")
+    k = te.reduce_axis((0, 32), name="k")
+    product = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="product")
+    shifted = te.compute((64, 64), lambda i, j: product[i, j] + bias[j], name="shifted")
+    gate = te.compute((64, 64), lambda i, j: te.max(te.min(shifted[i, j] + 3.0, tir.const(6.0)), tir.const(0.0)) / 6.0)
+    out = te.compute((64, 64), lambda i, j: shifted[i, j] * gate[i, j], name="out")
+    proof = proof_of_tensors([a, b, bias, out], name)
+    assert proof.answer == "proven", proof
 
 
 def test_the_command_says_it(capsys):

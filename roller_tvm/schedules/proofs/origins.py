@@ -184,13 +184,15 @@ class Origins:
             self.skipped.add(f"a sum of numbers alone, {statement.text}")
             return
         leaves = _merged(leaves)
-        known = sorted(((leaf.input, text_of(both_of(ways, leaf.ways)), leaf) for leaf in leaves
-                        if leaf.input is not None), key=lambda leaf: leaf[:2])  # fmt: skip
         if len(leaves) > 1 and not all(leaf.is_one(relation) for leaf in leaves if leaf.input is None):
             self.skipped.add(f"which values meet in {statement.text}")
-        if known:
-            key = self.position[output], tuple(n for n, _, _ in known), " with ".join(words for _, words, _ in known)
-            self.terms.setdefault(key, []).append(_pairs(relation, _joint([leaf for _, _, leaf in known])))
+        for way in ways:  # a stage that reads the sum in several ways may be computed in place, or not
+            known = sorted(((leaf.input, text_of(both_of(frozenset({way}), leaf.ways)), leaf) for leaf in leaves
+                            if leaf.input is not None), key=lambda leaf: leaf[:2])  # fmt: skip
+            if known:
+                words = " with ".join(text for _, text, _ in known)
+                key = self.position[output], tuple(n for n, _, _ in known), words
+                self.terms.setdefault(key, []).append(_pairs(relation, _joint([leaf for _, _, leaf in known])))
         if statement.update not in _IDEMPOTENT:
             made = _pairs(relation, _joint(leaves))
             if not (by_digits(made) or made.is_injective()):
