@@ -105,11 +105,10 @@ class OpenFunction:
     def scheduled(self, family: PlanFamily) -> Any:
         """Return the function with the schedule of a family."""
         used = sorted({rule.member for rule in family.rules})
-        larger = [0, *(family.members[n].extents[0] for n in used)]
-        kernels = [
-            self._kernel(family.members[n], family.parallel, Turn(before) if family.in_turn else None)
-            for n, before in zip(used, larger, strict=False)
-        ]
+        turns: list[Turn | None] = [None] * len(used)
+        if family.in_turn:
+            turns = [Turn(before) for before in (0, *(family.members[n].extents[0] for n in used[:-1]))]
+        kernels = [self._kernel(family.members[n], family.parallel, t) for n, t in zip(used, turns, strict=True)]
         if any(n > 1 for n in kernels[-1].least):
             raise MeasureError("no kernel serves the size 1", where=self.name, kind="schedule error")
         if family.in_turn:

@@ -276,3 +276,13 @@ def test_convolutions_with_open_sides_are_planned_as_the_layout_pass_writes_them
         y = np.einsum("ncyx,oc->noyx", x.astype("float64"), first[:, :, 0, 0])
         windows = np.lib.stride_tricks.sliding_window_view(np.pad(y, [(0, 0)] * 2 + [(1, 1)] * 2), (3, 3), (2, 3))
         close(run(executable, x)[0], np.maximum(np.einsum("ncyxpq,ocpq->noyx", windows, second, optimize=True), 0))
+
+
+def test_the_last_row_of_any_number_is_planned():
+    """Its place is open, its result is not."""
+    n = var()
+    mod = module(lambda b, x: b.emit(relax.op.strided_slice(x, [0], [n - 1], [n])), (n, 96))
+    executable = planned(mod)
+    for rows in (1, 2, 33):
+        x = values(rows, 96)
+        close(run(executable, x)[0], x[-1:])
