@@ -35,7 +35,7 @@ MOST_S = 2.0
 #: Number of sets of new processes, as memory lies differently in each; least blocks per process.
 PROCESSES, BLOCKS = 3, 2
 #: Where this program's packages are: all that an interpreter with an environment of its own takes from here.
-_OWN = [str(Path(package.__file__ or "").resolve().parents[1]) for package in (roller_bench, roller_tvm)]
+OWN = [str(Path(package.__file__ or "").resolve().parents[1]) for package in (roller_bench, roller_tvm)]
 #: This process's CPUs before TVM ran. TVM pins the thread that runs a kernel, and processes started later inherit that.
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
@@ -83,7 +83,7 @@ def in_turns(files: Sequence[Path], seconds: float, outputs: Path | None = None)
         for path in files:
             command, env = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS))), environment()
             if other := Runnable.read(path).python:
-                command[0], env["PYTHONPATH"] = other, os.pathsep.join(_OWN)
+                command[0], env["PYTHONPATH"] = other, os.pathsep.join(OWN)
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
             processes.append(process)
         for path, process in zip(files, processes, strict=True):

@@ -29,6 +29,7 @@ FIGURES = {
     "models": "models:models",
     "card-models": "card_models:card_models",
     "recurrences": "recurrences:recurrences",
+    "pipelines": "pipelines:pipelines",
     "plan-against": "plan_against:plan_against",
     "build-time": "build_time:build_time",
     "dynamic": "dynamic:dynamic",
