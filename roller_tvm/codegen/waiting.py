@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..te.numbering import PARALLEL
 from .dialect import Dialect
-from .flat import loop_of
+from .flat import called, kind_of, loop_of, statements
 
 #: Architecture of a CPU -> its instruction for a loop that waits.
 PAUSES = {"x86-64": "pause", "aarch64": "isb"}
 #: Looks at a number before a thread gives its core away: some 20 us on Intel's CPUs, far more than threads differ.
 LOOKS = 400
+#: Names of the functions.
+ARRIVED, WAIT = "roller_arrived", "roller_wait"
+#: Key of a region in which all threads run: its loops are shared, the rest each thread does.
+REGION = "pragma_parallel_launch_point"
 
 _TEXT = """
 declare i32 @sched_yield()
@@ -80,12 +85,12 @@ class Waiting:
 
     def arrived(self, part: Any, number: Any) -> Any:
         """Return the statement after a part of the work; `number` is greater than before."""
-        return self._called("roller_arrived", part, number)
+        return self._called(ARRIVED, part, number)
 
     def wait(self, number: Any) -> Any:
         """Return the statement that waits until all parts have this number."""
         zero = self.dialect.tir.const(0, "int32")
-        return self._called("roller_wait", zero, self.dialect.tir.const(self.parts, "int32"), number)
+        return self._called(WAIT, zero, self.dialect.tir.const(self.parts, "int32"), number)
 
     def _called(self, name: str, part: Any, *arguments: Any) -> Any:
         tir = self.dialect.tir
@@ -100,3 +105,25 @@ class Waiting:
         for word, value in told.items():
             text = text.replace(word, value)
         return text
+
+
+def function_of(statement: Any) -> str:
+    """Return which of the two functions a statement calls; '' if it calls neither."""
+    if kind_of(statement) != "Evaluate" or called(statement.value) != "call_extern":
+        return ""
+    name = str(getattr(statement.value.args[0], "value", ""))
+    return name if name in (ARRIVED, WAIT) else ""
+
+
+def all_wait(region: Any) -> bool:
+    """Return whether threads wait behind each shared loop of a region for the number that its parts get."""
+    shared = [node for node in statements(region) if kind_of(node) == "For" and int(node.kind) == PARALLEL]
+    waited = 0
+    for node in statements(region):
+        parts = list(node.seq) if kind_of(node) == "SeqStmt" else []
+        for loop, after in zip(parts, parts[1:], strict=False):
+            if kind_of(loop) == "For" and int(loop.kind) == PARALLEL and function_of(after) == WAIT:
+                last = list(loop.body.seq)[-1] if kind_of(loop.body) == "SeqStmt" else loop.body
+                same = function_of(last) == ARRIVED and str(last.value.args[-1]) == str(after.value.args[-1])
+                waited += same
+    return waited == len(shared)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..codegen.dialect import Dialect
 from ..codegen.flat import in_order, loop_of
-from ..codegen.waiting import Waiting
+from ..codegen.waiting import REGION, Waiting
 from ..te.numbering import PARALLEL
 from .activations import activated, clipped
 from .cell import Recurrence
@@ -135,7 +135,7 @@ class _Maker:
             return self._sequence([of_step(place, one) for place, one in enumerate(phases)])
 
         body = self._sequence([phase(self._int(1), self._start), self._loop("step", layer.steps, step)])
-        return waiting.around(self._attribute("pragma_parallel_launch_point", body))
+        return waiting.around(self._attribute(REGION, body))
 
     def _start(self, d: Any, b: Any, n: Any, rows: int) -> Any:
         """Return the copies of the first state."""

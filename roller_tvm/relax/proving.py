@@ -11,8 +11,9 @@ from tvm import s_tir
 
 from ..device import DeviceSpec
 from ..schedules.levels import Levels, levels_of
-from ..schedules.proofs import UNDECIDED, Finding, Proof, prove_lowered, verdict
+from ..schedules.proofs import Proof, prove_lowered, verdict
 from ..schedules.proofs.read import read_kernel
+from ..schedules.proofs.verdict import not_executed, without_reference
 from ..tools import tool
 from .marks import PLANNED
 from .modules import is_prim_func
@@ -98,7 +99,7 @@ def _proven(func: Function, original: Function | None, target: Any, device: Devi
 
     def execute() -> Any:
         if original is None:
-            return "not executed: no other kernel computes the same"
+            return not_executed()
         return tool("roller_check.relax_plans").check_scheduled(original.func, func.func, target)
 
     return verdict(replace(proof, kernel=name), execute)
@@ -109,5 +110,4 @@ def _proof(func: Function, original: Function | None, target: str, device: Devic
     found = prove(func.func, original.func if original else None, tvm.target.Target(target), device)
     if original is not None:
         return found
-    told = Finding("values", UNDECIDED, "a kernel that was never without its schedule")
-    return replace(found, findings=(*found.findings, told))
+    return without_reference(found)

@@ -195,13 +195,13 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
         _tell(list(history.asked.values()), log_file, made, planner is not None)
     # TVM asks under names without the prefix too, for the layouts of weights.
     kernels = [k for name, k in history.kernels.items() if name.startswith(PREFIX)] if history is not None else []
-    kernels += kernel_plans(built.function_metadata)
     if history is not None and options.prove and options.device is not None:
         from roller_tvm.relay.proving import prove_kernels
 
         proofs = prove_kernels({name: history.states[name] for name in history.states if name.startswith(PREFIX)},
                                made, options.device)  # fmt: skip
         kernels = [replace(k, proof=proofs.get(k.kernel, "")) for k in kernels]
+    kernels += kernel_plans(built.function_metadata, options.device if options.prove else None)
     setattr(built, KERNELS, take.kernels(built.get_lib()))
     setattr(built, REPORT, ModelReport(str(made), tuple(kernels), choices=options.chosen))
     setattr(built, FUSION, fusion)

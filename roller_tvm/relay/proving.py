@@ -11,6 +11,7 @@ from roller_tvm.device import DeviceSpec
 from roller_tvm.schedules.levels import Levels, levels_of
 from roller_tvm.schedules.proofs import Proof, prove_lowered, verdict
 from roller_tvm.schedules.proofs.read import read_kernel
+from roller_tvm.schedules.proofs.verdict import not_executed, without_reference
 from roller_tvm.tools import tool
 
 #: Bytes to which StorageFlatten aligns.
@@ -59,6 +60,12 @@ def levels(schedule: Any, args: Sequence[Any]) -> Levels:
     { b_[i] -> [0, i] : 0 <= i <= 7 }
     """
     return levels_of(read_kernel(loops_of(schedule, args), flat=True, folds=False))
+
+
+def prove_alone(schedule: Any, args: Sequence[Any], device: DeviceSpec, name: str) -> str:
+    """Return what is proven of a kernel that was never without its schedule."""
+    proof = prove_lowered(loops_of(schedule, args), None, device, name, flat=True)
+    return verdict(without_reference(proof), not_executed)
 
 
 class _Loops:

@@ -179,12 +179,29 @@ def _planned(call: Any, arguments: list[Any], device: DeviceSpec) -> Any:
     return relay.Call(call.op, arguments, _attributes(layer, tiles, predicted), call.type_args, call.span)
 
 
-def kernel_plans(functions: Mapping[str, Any]) -> list[KernelPlan]:
-    """Return the plans of the recurrences among the functions that ``relay.build`` tells of, by name."""
+def kernel_plans(functions: Mapping[str, Any], proves: DeviceSpec | None) -> list[KernelPlan]:
+    """Return the plans of the recurrences among the functions that ``relay.build`` tells of, by name.
+
+    Parameters
+    ----------
+    proves : DeviceSpec or None
+        Prove the kernels for this device.
+    """
     found = []
     for name, known in functions.items():
         for function in known.relay_primfuncs.values():
             if isinstance(function, relay.Function) and is_recurrence(function.body):
                 _, tiles, predicted = _read(function.body.attrs)
-                found.append(KernelPlan(str(name), "planned", f"cpu.recurrence {tiles}", predicted))
+                proof = _proof(function.body.attrs, proves, str(name)) if proves is not None else ""
+                plan = f"cpu.recurrence {tiles}"
+                found.append(KernelPlan(str(name), "planned", plan, predicted, proof=proof))
     return found
+
+
+def _proof(attributes: Any, device: DeviceSpec, name: str) -> str:
+    from .proving import prove_alone
+
+    reads, _ = tensor_shapes(*_read(attributes)[:2])
+    ins = [te.placeholder(shape, "int32" if n == "lengths" else "float32", n) for n, shape in reads.items()]
+    outs = _compute(attributes, ins, None)
+    return prove_alone(_schedule(attributes, outs, None), [*ins, *outs], device, name)

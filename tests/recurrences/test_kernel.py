@@ -9,6 +9,8 @@ pytestmark = pytest.mark.te
 tvm = pytest.importorskip("tvm")
 
 from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
+from roller_tvm.codegen.flat import kind_of, statements  # noqa: E402
+from roller_tvm.codegen.waiting import REGION, all_wait  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.recurrences.cell import Cell, Recurrence, activations  # noqa: E402
 from roller_tvm.recurrences.kernel import kernel, tensor_shapes  # noqa: E402
@@ -128,3 +130,16 @@ class TestPlan:
     def test_one_core_has_no_threads(self):
         device = replace(load_device("cpu"), units=1)
         assert {tiles.way for tiles in candidates(layer_of("LSTM", 4, 64), device)} == {"serial"}
+
+
+def test_a_region_without_its_waiting_is_seen():
+    layer = LAYERS["gru, reset first"]
+    tiles = Tiles(8, 1, 6, 2, 4, "units", "x86-64")
+    dialect = dialect_here()
+    shapes = {name: shape for part in tensor_shapes(layer, tiles) for name, shape in part.items()}
+    tensors = {name: dialect.tir.decl_buffer(shape, "float32", name) for name, shape in shapes.items()}
+    body = kernel(layer, tiles, dialect, tensors)
+    (region,) = [n for n in statements(body) if kind_of(n) == "AttrStmt" and str(n.attr_key) == REGION]
+    assert all_wait(region.body)
+    (loop,) = [n for n in statements(region) if kind_of(n) == "For" and str(n.loop_var.name) == "step"]
+    assert not all_wait(dialect.tir.SeqStmt([*list(loop.body.seq)[:-1], loop.body.seq[0]]))

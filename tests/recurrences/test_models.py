@@ -63,6 +63,13 @@ def test_a_loop_for_any_number_of_steps():
     assert sizes[0] == sizes[1] < 16
 
 
+def test_threads_that_wait_are_proven_but_for_the_values():
+    model, _ = recurrent_model("GRU", steps=20, batch=1, features=8, hidden=128)
+    built = roller_tvm.compile(model, target="llvm -mcpu=skylake-avx512 -num-cores=2", prove=True)
+    (plan,) = [plan for plan in built.report().plans if plan.plan.startswith("cpu.recurrence")]
+    assert "threads share units" in plan.plan and plan.proof.startswith("undecided: values (a kernel that was never")
+
+
 def nodes_of(main):
     if line() == "relax":
         return len(main.body.blocks[0].bindings)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of, parts_of, statements
+from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, memory_of, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
 from .digits import cuts_of, strides_of
@@ -102,7 +103,8 @@ class _Reader(Accesses):
         elif kind == "BufferStore":
             self._store(stmt)
         elif kind == "Evaluate":
-            self._call(stmt.value)
+            if not function_of(stmt):  # threads wait at the end of a parallel loop, as `_attribute` has checked
+                self._call(stmt.value)
         elif kind == "AssertStmt":
             self._within(stmt)
         elif kind in ("SBlockRealize", "BlockRealize"):
@@ -223,6 +225,10 @@ class _Reader(Accesses):
             outer, self.combiner = self.combiner, combiner_of(stmt.node)
             self.visit(stmt.body)
             self.combiner = outer
+        elif key == REGION:
+            if not all_wait(stmt.body):
+                self.kernel.unread.append("loops whose threads do not wait for one another")
+            self.visit(stmt.body)
         elif key == "double_buffer_scope":
             self.kernel.unread.append(f"copies that run ahead ({key})")
             self.visit(stmt.body)

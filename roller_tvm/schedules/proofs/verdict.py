@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ...errors import RefutedKernel, RollerError, WrongAnswer, last_line
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
+
+
+def without_reference(proof: Proof) -> Proof:
+    """Return the proof of a kernel that was never without its schedule: its values are undecided."""
+    told = Finding("values", UNDECIDED, "a kernel that was never without its schedule")
+    return replace(proof, findings=(*proof.findings, told))
+
+
+def not_executed() -> str:
+    """Return what is told of the execution of such a kernel."""
+    return "not executed: no other kernel computes the same"
 
 
 def verdict(proof: Proof, execute: Callable[[], Any]) -> str:
