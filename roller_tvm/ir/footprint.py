@@ -39,6 +39,30 @@ def box(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int])
     )
 
 
+def common_box(
+    several: Sequence[Sequence[Index]], tile: Mapping[str, int], shape: Sequence[int]
+) -> tuple[int, ...]:  # fmt: skip
+    """Return the bounding extents of what several reads of a tensor touch together, as `box` does for one.
+
+    Examples
+    --------
+    >>> common_box([[Index.of({"x": 1})], [Index.of({"x": 1}, 2)]], {"x": 16}, [100])
+    (18,)
+    """
+    extents = []
+    for dimension, whole in zip(zip(*several, strict=True), shape, strict=True):
+        firsts = [_first(index, tile) for index in dimension]
+        lasts = [first + index.extent(tile) for first, index in zip(firsts, dimension, strict=True)]
+        gathered = any(index.opaque for index in dimension)
+        extents.append(whole if gathered else min(whole, max(lasts) - min(firsts)))
+    return tuple(extents)
+
+
+def _first(index: Index, tile: Mapping[str, int]) -> int:
+    """Return the least value of an index over a tile that begins at 0."""
+    return (index.const + sum(c * (tile[axis] - 1) for axis, c in index.terms if c < 0)) // index.divisor
+
+
 def footprint(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int]) -> int:
     """Return the number of distinct elements that an aligned tile touches in the interior of the tensor.
 

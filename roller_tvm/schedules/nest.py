@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from ..codegen.applier import StepApplier
 from ..device import DeviceSpec
-from ..ir import Stage, TensorExpression, box
+from ..ir import Index, Stage, TensorExpression, common_box
 from ..roller.loops import source_loops
 from ..roller.steps import Bind, CacheWrite, Fuse, Step, TensorIrStep
 from .script import ScheduleError, Script, command_of
@@ -254,13 +254,15 @@ class LoopNest(StepApplier):
 
     def _boxes(self, reader: str, tile: Mapping[str, int], tensor: str) -> Iterator[tuple[int, ...]]:
         """Yield the extents that a stage reads of a tensor, also through stages in place."""
+        reads: dict[str, list[Sequence[Index]]] = {}
         for access in self.expression.stage(reader).reads:
-            shape = self.expression.tensors[access.tensor].shape
-            found = box(access.indices, tile, shape)
-            if access.tensor == tensor:
+            reads.setdefault(access.tensor, []).append(access.indices)
+        for name, several in reads.items():
+            found = common_box(several, tile, self.expression.tensors[name].shape)
+            if name == tensor:
                 yield found
-            elif self.expression.is_stage(access.tensor) and self.bodies[access.tensor].inlined:
-                own = self.expression.stage(access.tensor)
+            elif self.expression.is_stage(name) and self.bodies[name].inlined:
+                own = self.expression.stage(name)
                 names = [a.name for a in own.axes]
                 inner = dict(zip(names, found, strict=True)) if len(names) == len(found) else own.extents
                 yield from self._boxes(own.name, inner, tensor)

@@ -13,6 +13,7 @@ from roller_tvm.planner.lower import lower
 from roller_tvm.planner.stage_groups import stage_groups
 from roller_tvm.recipes.cpu_stages import points_of, tile_times
 from roller_tvm.recipes.stage_nests import IN_PLACE, StageNest, in_place, reads_windows
+from roller_tvm.schedules.scheduled import schedule
 
 from .devices import device
 
@@ -120,3 +121,10 @@ def test_single_operators_are_no_pipelines(expression):
 
 def test_gpus_have_plans_as_before():
     assert stage_groups(pipeline(arithmetic=4), device("v100")) is None
+
+
+def test_a_printed_nest_has_the_halo():
+    expression = pipeline(taps=((3, 3), (5, 3)))
+    script = "last.split(y, [8], [y.o, y.i])\nfirst.compute_at(last, y.o)"
+    nest = str(schedule(expression, script, device("avx512")).nest)
+    assert "for y in 12" in nest and "for y.i in 8" in nest

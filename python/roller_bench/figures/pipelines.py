@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     about = {"cpu": f"{cpu_id()}, {device.vector_bytes * 8} bit, {device.units} cores", "size": list(size),
              "line": line(), "halide": args.halide is not None, "threads": threads}  # fmt: skip
-    known = {row["pipeline"]: row for row in read_lines(file) if all(row[key] == v for key, v in about.items())}
+    known = {row["pipeline"]: row for row in read_lines(file) if all(row.get(key) == v for key, v in about.items())}
     left = [name for name in args.only if args.again or name not in known]
 
     def timed() -> Iterator[dict[str, Any]]:
