@@ -158,7 +158,8 @@ def point_cycles(point: Point, extents: Sequence[Column], rates: CpuRates) -> Co
     vector = terms * (instructions(point.ops) / rates.fma + loads / rates.loads) + 1 / rates.stores
     calls = terms * calls_of(point.ops) * CALL
     rows = _product(outer)
-    return rows * (-(-row // rates.lanes) * vector + row * calls + ROW_OVERHEAD) + STAGE_OVERHEAD
+    vectors = row // rates.lanes + row % rates.lanes  # a vector over the edge is taken apart
+    return rows * (vectors * vector + row * calls + ROW_OVERHEAD) + STAGE_OVERHEAD
 
 
 def load_slots(access: Access, last: str, rates: CpuRates) -> float:
