@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil, prod
 from typing import Any
 
+from ..ir.stage import DTYPE_BYTES
 from ..roller.steps import Bind, CacheRead, Fuse, Pack, Parallel, Reorder, Split, Step, StorageAlign, Vectorize
 from ..tir.nodes import REDUCTION, buffer_of, key, tensors_of
 from ..tir.read import TirReading
@@ -28,13 +29,18 @@ class TirApplier(Finishing):
     reading : TirReading
     func_name : str
         Name of the function in the schedule's module.
+    shared_bytes : int, optional
+        Shared memory of a block.
     """
 
     what = "s_tir.Schedule"
     late_copies = True
 
-    def __init__(self, schedule: Any, reading: TirReading, func_name: str = "main") -> None:
+    def __init__(
+        self, schedule: Any, reading: TirReading, func_name: str = "main", shared_bytes: int | None = None
+    ) -> None:
         super().__init__(reading.own_loops())
+        self._shared_bytes = shared_bytes
         self.schedule, self.func_name = schedule, func_name
         # By position, not by name: MetaSchedule's databases treat functions that differ only in names as one.
         every = schedule.get_child_blocks(schedule.get_sblock("root", func_name=func_name))
@@ -168,12 +174,21 @@ class TirApplier(Finishing):
         if stage in self._copies:
             loops = self._loops(self.blocks[stage], len(self.loops[stage]))
             box = [int(self.schedule.get(own).extent) for own in loops]
+            self._check_room(stage, box)
             self._boxes[stage] = [*box[: len(box) - 1 - rows], box[-1]]
         order = self.loops[stage]
         made = self._iters.get(stage, order)
         if made != order and sorted(made) == sorted(order):
             loops = self._loops(self.blocks[stage], len(order))
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
+
+    def _check_room(self, stage: str, box: list[int]) -> None:
+        """Refuse a copy for which a block has no room: TVM copies all of a tensor where it sees no part of it."""
+        buffer = self._written(self.blocks[stage])
+        size = prod(box) * DTYPE_BYTES.get(str(buffer.dtype), 4)
+        if self._shared_bytes and str(buffer.scope()).startswith("shared") and size > self._shared_bytes:
+            told = f"TVM copies {size} B to '{stage}', a block has {self._shared_bytes} B of shared memory"
+            raise self._error(told)
 
     def _merge(self, stage: str, target: str, at: int) -> None:
         """Do as ``compute_at``, but merge loops: a stage's axes are the target's first, except some of extent 1."""
@@ -300,7 +315,7 @@ def readers_of(reading: TirReading) -> dict[str, list[str]]:
     return found
 
 
-def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> Any:
+def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step], shared_bytes: int | None = None) -> Any:
     """Return a schedule of the function with the steps applied.
 
     Parameters
@@ -309,6 +324,8 @@ def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> An
         Function that was read; in a module it is ``main``.
     reading : TirReading
     steps : sequence of Step
+    shared_bytes : int, optional
+        Shared memory of a block, beyond which no copy goes.
 
     Returns
     -------
@@ -323,7 +340,7 @@ def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> An
     from tvm import s_tir
 
     schedule = s_tir.Schedule(func)
-    applier = TirApplier(Unchecked(schedule), reading)
+    applier = TirApplier(Unchecked(schedule), reading, shared_bytes=shared_bytes)
     applier.run(steps)
     applier.finish()
     return schedule

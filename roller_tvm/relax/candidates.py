@@ -74,10 +74,13 @@ def make_candidates(
     def read() -> Operator:
         reading = read_prim_func(func, name=name, constants=constants)
 
-        def apply(steps: Steps) -> Any:
-            return apply_steps_tir(func, reading, steps)
+        features = Features.of_tensor_ir(device, tf32)
+        room = features.shared_limit(device) if device.kind == "gpu" else None
 
-        return Operator(reading.expression, Features.of_tensor_ir(device, tf32), apply, reading)
+        def apply(steps: Steps) -> Any:
+            return apply_steps_tir(func, reading, steps, room)
+
+        return Operator(reading.expression, features, apply, reading)
 
     found = find_candidates(name or "a function", read, device, top, enough=enough)
     found.scheduled = isinstance(found.refused, AlreadyScheduled)
