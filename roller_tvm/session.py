@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roller_tvm.device import parse_target
 from roller_tvm.errors import BadInput, NotPlanned, UnplannedWarning, UsageError
 from roller_tvm.folders import work_folder
 from roller_tvm.memory import check_memory, seldom_collected
@@ -19,6 +20,7 @@ from roller_tvm.models.choices import builds, prepares
 from roller_tvm.models.line import Job, ModelLine, Request
 from roller_tvm.models.package import REPORT
 from roller_tvm.tvm_env import use_threads
+from roller_tvm.tvm_env.compiler import is_foreign, linking_for
 
 if TYPE_CHECKING:
     from roller_tvm.models.importing import Model
@@ -195,12 +197,26 @@ class Session:
         return self.line.on_pocl(self.job, self.request.policy)
 
     def load(self) -> LoadedModel:
-        """Return the model, ready to run."""
+        """Return the model, ready to run.
+
+        Raises
+        ------
+        UsageError
+            It is for a machine of another architecture.
+        """
+        if is_foreign(self.triple):
+            raise UsageError(f"is for {self.triple} and cannot run here", self.name, "save it, and run it there")
         return self.line.loaded(self.built(), self.name)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to a file."""
-        return self.line.save(self.built(), path)
+        with linking_for(self.triple):
+            return self.line.save(self.built(), path)
+
+    @property
+    def triple(self) -> str:
+        """The target's triple, '' if it names none."""
+        return str(parse_target(self.aim.target).attrs.get("mtriple", ""))
 
     def _tell(self, step: str) -> None:
         if self.request.progress is not None:

@@ -23,6 +23,7 @@ from roller_tvm.errors import BadInput, RecordWarning, RollerError, UnplannedWar
 from roller_tvm.models.line import SCHEDULES
 from roller_tvm.models.package import REPORT
 from roller_tvm.progress import progress_line
+from roller_tvm.tvm_env.compiler import is_foreign
 
 #: Lines of records that cannot be read, said one by one.
 SHOWN = 5
@@ -128,7 +129,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"timeline: {picture}")
         words = session.aim.words
         kind = words["kind"] if isinstance(words, dict) else words.split()[0]
-        say(f"next: roller-tvm run {output} --print-time{' (without a GPU: --emulate)' if kind == 'cuda' else ''}")
+        there = f"copy it to a machine of {session.triple}, then there: " if is_foreign(session.triple) else ""
+        emulated = " (without a GPU: --emulate)" if kind == "cuda" else ""
+        say(f"next: {there}roller-tvm run {output} --print-time{emulated}")
     return 0
 
 

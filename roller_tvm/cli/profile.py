@@ -6,9 +6,18 @@ import argparse
 import re
 from pathlib import Path
 
-from roller_tvm.device import CpuReport, CudaReport, cpu_report, cuda_report, default_cpu_target, spec_text
-from roller_tvm.device.cache import write_whole
+from roller_tvm.device import (
+    CpuReport,
+    CudaReport,
+    DeviceSpec,
+    cpu_report,
+    cuda_report,
+    default_cpu_target,
+    parse_target,
+    spec_text,
+)
 from roller_tvm.errors import BadInput, UsageError, cannot_write
+from roller_tvm.folders import beside
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     told = "measure latency and bandwidth between the ranks of mpirun (or two here) too: the device's network"
     parser.add_argument("--mpi", action="store_true", help=told)
+    told = "profile the CPU of a server of TVM's RPC tracker there, instead of this machine's"
+    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
+    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the server is registered")
+    told = "with --rpc-tracker: the server's target, if it is another machine: 'llvm -mtriple=aarch64-linux-gnu'"
+    parser.add_argument("--target", metavar="TARGET", help=told)
     parser.add_argument("--json", action="store_true", help="print the device as JSON")
     parser.epilog = "The profile is kept in the user's cache folder; plan, tune and compile use it from then on.\n"
     parser.epilog += "The CPU is profiled by itself where it is first needed."
@@ -36,20 +50,44 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput("no such folder", str(args.out.parent), f"mkdir -p {args.out.parent}")
     if args.mpi:
         return _network(args)
-    report = cuda_report(int(card[1] or 0), args.refresh) if card else cpu_report(refresh=args.refresh)
+    if args.rpc_tracker or args.rpc_key or args.target:
+        report: CpuReport | CudaReport = _remote(args)
+    else:
+        report = cuda_report(int(card[1] or 0), args.refresh) if card else cpu_report(refresh=args.refresh)
     if args.json:
         print(report.spec.to_json(indent=1))
     else:
         print(cpu_table(report) if isinstance(report, CpuReport) else cuda_table(report))
     if args.out is not None:
-        problem = write_whole(args.out, spec_text(report.spec))
-        if problem is not None:
-            raise cannot_write(problem, args.out)
+        _write(args.out, report.spec)
         if not args.json:
             print(f"use it elsewhere: roller-tvm plan ... --device {args.out}")
     if report.refused is not None:
         raise report.refused
     return 0
+
+
+def _write(path: Path, spec: DeviceSpec) -> None:
+    """Write a spec file, whole or not at all."""
+    try:
+        with beside(path) as made:
+            made.write_text(spec_text(spec), encoding="utf-8")
+    except OSError as error:
+        raise cannot_write(error, path) from error
+
+
+def _remote(args: argparse.Namespace) -> CpuReport:
+    """Profile the CPU of a server."""
+    from roller_tvm.tuning.remote import Tracker
+    from roller_tvm.tuning.remote_profile import remote_cpu_report
+
+    tracker = Tracker.of(args.rpc_tracker, args.rpc_key)
+    if tracker is None:
+        raise UsageError("this machine needs no target", "--target", "give --rpc-tracker and --rpc-key too")
+    if args.device != "cpu":
+        raise UsageError("servers are profiled as CPUs", "--device", "leave it out, or profile the card where it is")
+    words = parse_target(args.target).attrs if args.target else {}
+    return remote_cpu_report(tracker, str(words.get("mtriple", "")), str(words.get("mcpu", "")), args.refresh)
 
 
 def _network(args: argparse.Namespace) -> int:
@@ -62,8 +100,8 @@ def _network(args: argparse.Namespace) -> int:
     if spec is None:
         return 0
     print(spec.to_json(indent=1) if args.json else spec.describe())
-    if args.out is not None and (problem := write_whole(args.out, spec_text(spec))) is not None:
-        raise cannot_write(problem, args.out)
+    if args.out is not None:
+        _write(args.out, spec)
     return 0
 
 

@@ -29,14 +29,22 @@ def find_compiler() -> str | None:
     return None
 
 
-def compile_benchmarks(folder: Path, vector_bytes: int, compiler: str | None = None) -> Path:
-    """Build the program into `folder` and return its path; raises ProfileError with the compiler's message."""
+def compile_benchmarks(
+    folder: Path, vector_bytes: int, compiler: str | None = None, choices: Sequence[Sequence[str]] = FLAGS
+) -> Path:
+    """Build the program into `folder` with the first choice of flags that works, and return its path.
+
+    Raises
+    ------
+    ProfileError
+        With the compiler's message.
+    """
     compiler = compiler or find_compiler()
     if compiler is None:
         raise ProfileError("no C compiler found", WHERE, "apt install gcc, or set CC")
     program = folder / "cpu_profile"
     said = ""
-    for flags in FLAGS:
+    for flags in choices:
         command = [compiler, *flags, f"-DVECTOR_BYTES={vector_bytes}", str(SOURCE), "-o", str(program), "-pthread"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

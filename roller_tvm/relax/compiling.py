@@ -30,7 +30,7 @@ from ..forks import may_fork, shared
 from ..progress import counted
 from ..te.numbering import UNROLLED
 from ..tir.nodes import structural_hash, structurally_equal
-from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
+from ..tvm_env.compiler import find_compiler, is_foreign, tell_of_no_compiler
 from .contexts import context_like
 from .marks import MATRIX, ORIGIN
 from .modules import is_prim_func
@@ -110,7 +110,8 @@ class _Kernels:
         self.exported: list[Any] = []
         if not functions:
             return
-        if find_compiler() is None:
+        foreign = is_foreign(str(target.attrs.get("mtriple", "")))  # nothing of it can be loaded here
+        if find_compiler() is None and not foreign:
             tell_of_no_compiler()
             self.loaded = on_all_cores(partial(_in_memory, attrs, target), list(functions.items()), told)
             self.exported = self.loaded
@@ -120,9 +121,10 @@ class _Kernels:
             paths = [str(Path(folder, f"{number}.o")) for number in range(len(objects))]
             for path, content in zip(paths, objects, strict=True):
                 Path(path).write_bytes(content)
-            cc.create_shared(library := str(Path(folder, "kernels.so")), paths)
-            self.loaded = [tvm.runtime.load_module(library)]
             self.exported = [tvm.runtime.load_static_library(path, []) for path in paths]
+            if not foreign:
+                cc.create_shared(library := str(Path(folder, "kernels.so")), paths)
+                self.loaded = [tvm.runtime.load_module(library)]
 
 
 def of_each(

@@ -36,9 +36,9 @@ class RelaxModels(ModelLine):
 
         from .targets import target_dict, tvm_target
 
-        words = target_dict(target)
-        spec = device_for_target(words) if device is None else device
-        spec = spec if isinstance(spec, DeviceSpec) else load_device(spec)
+        given = load_device(device) if device is not None and not isinstance(device, DeviceSpec) else device
+        words = target_dict(target, given)
+        spec = given or device_for_target(words)
         require_kind(spec, words["kind"], where)
         return Aim(words, tvm_target(words), with_relax_llvm(spec))
 

@@ -19,6 +19,7 @@ from ..models.package import SUFFIX, kind_of_kernels
 from ..models.size_checks import failing
 from ..tuning.kernel_times import KernelTime, kernel_times
 from ..tvm_env import import_relax_tvm
+from ..tvm_env.compiler import find_compiler
 from .cubins import compiled_here
 from .watch import Watch
 
@@ -72,7 +73,16 @@ def save_model(executable: Any, path: str | os.PathLike[str], more: Sequence[str
     >>> save_model(tvm.compile(mod, target), "other.so").name
     'other.so'
     """
-    return FORMAT.write(executable, path, lambda made: executable.export_library(str(made), addons=list(more)))
+    options: dict[str, Any] = {}
+    if os.environ.get("CXX") and (compiler := find_compiler()):  # of another machine perhaps, which TVM does not ask
+        from tvm.support import cc
+
+        options["fcompile"] = cc.cross_compiler(compiler, get_target_triple=cc.get_target_by_dump_machine(compiler))
+
+    def export(made: Path) -> None:
+        executable.export_library(str(made), addons=list(more), **options)
+
+    return FORMAT.write(executable, path, export)
 
 
 class LoadedModel(package.LoadedModel):

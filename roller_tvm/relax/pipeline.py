@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from ..codegen.host_reading import TakeHost
-from ..device import DeviceSpec
+from ..device import DeviceSpec, load_device
 from ..errors import BadInput, must_be
 from ..models.line import SCHEDULES
 from ..models.package import KERNELS, REPORT
@@ -355,7 +355,8 @@ def build(
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
         mod = bound(mod, params)
-    full, take, reports = make_target(target), TakeHost(), list[Report]()
+    device = load_device(device) if isinstance(device, str) else device
+    full, take, reports = make_target(target, device), TakeHost(), list[Report]()
     chosen = choices_beside(database if schedules != "tvm" else None, full)
     threads, winograd = threads or chosen.forms.get("threads"), winograd and chosen.forms.get("winograd", True)
     fuse_rtasks = fuse_rtasks or bool(chosen.forms.get("fuse"))

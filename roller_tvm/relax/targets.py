@@ -157,7 +157,8 @@ def exported(target: Any) -> dict[str, Any]:
             return value
         return {str(k): plain(v) for k, v in value.items()} if hasattr(value, "items") else [plain(v) for v in value]
 
-    return {str(k): plain(v) for k, v in target.export().items()}
+    # Features follow from the other words, and are no options.
+    return {str(k): plain(v) for k, v in target.export().items() if not str(k).startswith("feature.")}
 
 
 def _options(tvm: Any, kind: str) -> dict[str, str]:

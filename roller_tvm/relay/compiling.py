@@ -21,7 +21,7 @@ from ..codegen.flat import kind_of
 from ..codegen.kernel_cache import kernel_cache, key_of
 from ..folders import check_space, work_folder
 from ..progress import counted
-from ..tvm_env.compiler import find_compiler, tell_of_no_compiler
+from ..tvm_env.compiler import find_compiler, is_foreign, tell_of_no_compiler
 from .folding import folds_constants
 from .rewrites import GENERATE, code_of, rewrites_on
 
@@ -84,13 +84,14 @@ class Compiled(GraphExecutorFactoryModule):
     def __init__(self, built: Any, kernels: Kernels) -> None:
         self.__dict__.update(built.__dict__)
         self.kernels = kernels
-        with work_folder() as folder:
-            cc.create_shared(path := str(Path(folder, "kernels.so")), written(kernels.objects, folder))
-            run = tvm.runtime.load_module(path)
-        for other in built.lib.imported_modules:
-            run.import_module(other)
+        run = self.empty = built.lib
+        if not is_foreign(str(kernels.flattened[1].attrs.get("mtriple", ""))):  # else nothing can be loaded here
+            with work_folder() as folder:
+                cc.create_shared(path := str(Path(folder, "kernels.so")), written(kernels.objects, folder))
+                run = tvm.runtime.load_module(path)
+            for other in built.lib.imported_modules:
+                run.import_module(other)
         self.lib = Library(run, self)
-        self.empty = built.lib
         self.module = self._factory(run)
 
     def _factory(self, library: Any) -> Any:

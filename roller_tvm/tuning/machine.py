@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +11,7 @@ from ..device.cpu_detect import CpuFacts, detect_cpu
 from ..device.known import simd_of_mcpu
 from ..errors import TargetError
 from ..tvm_env import use_threads
-
-#: Alias -> usual name of an architecture.
-ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
+from ..tvm_env.compiler import is_foreign
 
 
 def same_machine(target: Any) -> bool:
@@ -27,9 +24,7 @@ def same_machine(target: Any) -> bool:
     """
     if target.kind.name not in ("llvm", "c"):
         return True
-    triple = str(target.attrs.get("mtriple", ""))
-    theirs, ours = triple.split("-")[0].lower(), platform.machine().lower()
-    if triple and ALIASES.get(theirs, theirs) != ALIASES.get(ours, ours):
+    if is_foreign(str(target.attrs.get("mtriple", ""))):
         return False
     simd = simd_of_mcpu(str(target.attrs.get("mcpu", "")))
     return simd is None or (simd.machine == _facts().machine and simd.flags <= _facts().flags)

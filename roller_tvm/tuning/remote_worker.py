@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import shutil
 import time
 import zlib
 from collections.abc import Sequence
@@ -18,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ToolchainError
+from ..tvm_env.compiler import cross_compiler, is_foreign
 from . import numerics, worker
 from .line import in_order, worker_side
-from .machine import ALIASES
 from .remote import Told, require_listening
 from .session import PACKED
 from .supervise import Failed, last_line
@@ -91,16 +91,13 @@ def _export(built: Any, key: str, number: int, mode: int, target: Any) -> None:
 
 def _linker(target: Any) -> dict[str, Any]:
     """Return the arguments of ``export_library`` for another architecture than this machine's."""
-    import platform
-
     triple = str(target.attrs.get("mtriple", ""))
-    theirs, ours = triple.split("-")[0].lower(), platform.machine().lower()
-    if not triple or ALIASES.get(theirs, theirs) == ALIASES.get(ours, ours):
+    if not is_foreign(triple):
         return {}
-    names = [f"{triple}-g++", f"{theirs}-linux-gnu-g++", f"{theirs}-linux-gnu-gcc"]
-    compiler = next((name for name in names if shutil.which(name)), None)
-    if compiler is None:
-        raise Failed("build error", f"there is no compiler for {triple}: install {names[1]}")
+    try:
+        compiler = cross_compiler(triple)
+    except ToolchainError as error:
+        raise Failed("build error", f"{error.what}: {error.remedy}") from error
     try:
         from tvm.support import cc
     except ImportError:

@@ -1,13 +1,17 @@
-"""The C++ compiler of this machine that TVM links libraries with."""
+"""The C++ compiler that TVM links libraries with, this machine's or one for another architecture."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import shutil
 import warnings
+from collections.abc import Iterator
 from functools import cache
 
 from roller_tvm.errors import ToolchainError
+from roller_tvm.folders import variable
 
 # In TVM's order (tvm.contrib.cc, tvm.support.cc).
 NAMES = ("g++", "gcc", "clang++", "clang", "c++", "cc")
@@ -18,6 +22,46 @@ def find_compiler() -> str | None:
     """Return the path of the compiler, or None. $CXX, then $CC, goes before every other name, as for TVM."""
     chosen = _chosen()
     return next(filter(None, map(shutil.which, [os.environ[chosen]] if chosen else NAMES)), None)
+
+
+def architecture(triple: str) -> str:
+    """Return LLVM's name of a triple's architecture, or of a machine's.
+
+    Examples
+    --------
+    >>> architecture("arm64-apple-darwin"), architecture("AMD64")
+    ('aarch64', 'x86_64')
+    """
+    name = triple.split("-")[0].lower()
+    return {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def is_foreign(triple: str) -> bool:
+    """Return whether code for a triple is for another architecture than this machine's; '' is this one."""
+    return bool(triple) and architecture(triple) != architecture(platform.machine())
+
+
+def cross_compiler(triple: str, language: str = "g++") -> str:
+    """Return the compiler, of Debian's names, for a machine of another architecture.
+
+    Raises
+    ------
+    ToolchainError
+        There is none.
+    """
+    names = [f"{triple}-{language}", f"{architecture(triple)}-linux-gnu-{language}"]
+    found = next((name for name in names if shutil.which(name)), None)
+    if found is None:
+        package = f"{language}-{architecture(triple).replace('_', '-')}-linux-gnu"
+        raise ToolchainError(f"there is no compiler for {triple}", "linking", system_install(package))
+    return found
+
+
+@contextlib.contextmanager
+def linking_for(triple: str) -> Iterator[None]:
+    """Have TVM link for the machine of a triple while this is open."""
+    with variable("CXX", cross_compiler(triple)) if is_foreign(triple) else contextlib.nullcontext():
+        yield
 
 
 @cache

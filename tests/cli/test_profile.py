@@ -57,6 +57,13 @@ def test_the_spec_file_makes_the_same_device(tmp_path, capsys, device):
     assert load_device(file).source == "profiled"
 
 
+def test_the_spec_file_may_lie_where_others_write_too(tmp_path, capsys):
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o777)
+    code, _, err = main(capsys, "--out", shared / "mine.toml")
+    assert code == 0 and not err and load_device(shared / "mine.toml").kind == "cpu"
+
+
 @pytest.mark.parametrize(("device", "which"), [("cpu", 0), ("cuda:0", 1)])
 def test_noise_is_an_error_and_the_earlier_profile_stays(made_up, capsys, device, which):
     good = json.loads(main(capsys, "--device", device, "--json")[1])

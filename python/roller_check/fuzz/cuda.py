@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import RollerError, WrongAnswer
 from roller_tvm.folders import work_folder
+from roller_tvm.internal import InternalError
 
 #: Architectures that the kernels are compiled for; those of the first are executed too.
 ARCHS = ("sm_80", "sm_90")
@@ -22,6 +24,8 @@ def kernels(model: bytes) -> tuple[bool, str, float]:
     ------
     RollerError
         Neither NVRTC nor nvcc is here, or a compiler refuses a kernel.
+    InternalError
+        A plan failed by a bug.
     """
     from roller_check.relax_plans import check_module
     from roller_tvm.codegen.compile import compile_cuda
@@ -31,6 +35,7 @@ def kernels(model: bytes) -> tuple[bool, str, float]:
     from roller_tvm.relax.schedule import ScheduleWithRoller
     from roller_tvm.relax.targets import make_target
 
+    warnings.simplefilter("error", InternalError)
     start, faults, told = sum(os.times()[:4]), [], []
     with work_folder() as folder:
         (path := Path(folder, "model.onnx")).write_bytes(model)

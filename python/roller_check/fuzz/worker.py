@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from roller_check.fuzz.ways import PLAINLY, Ways
+from roller_tvm.internal import InternalError
 from roller_tvm.tuning.model_report import KernelPlan
 from roller_tvm.tuning.supervise import main
 
@@ -65,6 +66,8 @@ def run(
 ) -> tuple[list[np.ndarray], float, list[str]]:
     """Return a model's answers to each of these inputs, the second time, the build's seconds, how kernels are made.
 
+    A bug of a plan that ends in another choice, and a warning, is an error.
+
     The processor's seconds include compilers that were started; other work on the machine does not count.
     """
     import onnx
@@ -72,6 +75,7 @@ def run(
     import roller_tvm
 
     warnings.simplefilter("ignore")
+    warnings.simplefilter("error", InternalError)
     with ways.taken():
         start = sum(os.times()[:4])
         built = roller_tvm.compile(onnx.load_model_from_string(model), schedules=schedules)
