@@ -13,7 +13,7 @@ from ..ir import Access, Index, Stage, TensorExpression
 from ..ir.stage import Ops, dtype_bytes
 from ..roller.candidates import Column
 from .cpu import calls_of, instructions, launch_seconds
-from .cpu_constants import CALL, EXPOSED, GATHERED_SLOTS, GUARDED_LOADS, ROW_OVERHEAD, STAGE_OVERHEAD
+from .cpu_constants import CALL, GATHERED_SLOTS, GUARDED_LOADS, ROW_OVERHEAD, STAGE_OVERHEAD, TILES_EXPOSED
 from .cpu_rates import CpuRates, of_bytes
 from .estimate import LevelColumn, Times
 
@@ -122,7 +122,7 @@ def stage_times(
     busiest = waves / tiles
     parts = np.stack(np.broadcast_arrays(tiles * core * busiest, cached * busiest, moved * busiest / rates.far))
     arithmetic, passing = parts[0], parts[1] + parts[2]  # what comes from memory passes the caches, too
-    cycles = np.maximum(arithmetic, passing) + EXPOSED * np.minimum(arithmetic, passing)
+    cycles = np.maximum(arithmetic, passing) + TILES_EXPOSED * np.minimum(arithmetic, passing)
     seconds = cycles * rates.cycle + launch_seconds(device, tiles)
     bounds = ("compute", "cache", device.far.name)
     share = rates.cycle / device.units

@@ -81,10 +81,10 @@ def test_more_in_place_than_a_compiler_is_quick_with_is_refused():
 
 
 def test_smaller_caches_have_smaller_tiles():
-    expression = pipeline(2048, 4096, arithmetic=4)
+    expression = pipeline(2048, 4096, arithmetic=12)
     large = device("avx512")
     small = replace(large, levels=tuple(
-        replace(level, capacity_bytes=level.capacity_bytes // 4) if level.name == "l1" else level
+        replace(level, capacity_bytes=level.capacity_bytes // 4) if level.name == "l2" else level
         for level in large.levels))  # fmt: skip
     points = points_of(expression, StageNest("last", "last", (), ("first",)))
 
