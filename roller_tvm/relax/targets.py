@@ -18,6 +18,7 @@ from ..device.from_target import device_for_target, parse_target
 from ..device.matrix_unit import matrix_features, matrix_words
 from ..errors import RollerError, TargetError
 from ..tvm_env import import_relax_tvm
+from ..tvm_env.compiler import is_foreign
 from ..tvm_env.llvm_features import check_features
 
 _SHOWN = 5
@@ -34,7 +35,7 @@ def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[st
         "llvm", "cuda -arch=sm_90", {"kind": "cuda", "arch": "sm_80"}, "nvidia/nvidia-a100"; by default this CPU.
         What it says stays; what it leaves out is filled in.
     device : DeviceSpec, optional
-        Where the numbers come from; by default the device that follows from the target.
+        A CPU of another architecture, if the target is for that; else the device follows from the target.
 
     Raises
     ------
@@ -49,8 +50,10 @@ def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[st
     """
     tvm = import_relax_tvm("a target")
     given = _as_mapping(tvm, "llvm" if target is None else target)
-    known = device or device_for_target({k: v for k, v in given.items() if k != "host"})
-    kind = str(given["kind"])
+    kind, elsewhere = str(given["kind"]), is_foreign(str(given.get("mtriple", "")))
+    # Nothing is known of another machine but by its file; of this one, and of a GPU, the target says enough.
+    told = device if elsewhere and device is not None and device.kind == "cpu" else None
+    known = told or device_for_target({k: v for k, v in given.items() if k != "host"})
     if kind == "c":
         remedy = "give llvm; for another machine with its mtriple and mcpu"
         raise TargetError("C code as TVM writes it has no vectors, and plans for a CPU do", "target c", remedy)
