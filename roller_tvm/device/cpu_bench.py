@@ -46,15 +46,19 @@ def compile_benchmarks(
     said = ""
     for flags in choices:
         command = [compiler, *flags, f"-DVECTOR_BYTES={vector_bytes}", str(SOURCE), "-o", str(program), "-pthread"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        except (OSError, subprocess.TimeoutExpired) as err:
-            raise ProfileError(f"{compiler} did not run: {err}", WHERE, "set CC to a working C compiler") from err
-        if done.returncode == 0:
+        if not (said := complaint(command)):
             return program
-        said = (done.stderr.strip().splitlines() or ["no message"])[0]
     remedy = "set CC to a compiler that makes code for this CPU"
     raise ProfileError(f"{compiler} could not compile the benchmarks: {said}", WHERE, remedy)
+
+
+def complaint(command: Sequence[str]) -> str:
+    """Run a compiler; return the first line of what it says against its input, '' if it is done."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as err:
+        raise ProfileError(f"{command[0]} did not run: {err}", WHERE, "set CC to a working C compiler") from err
+    return (done.stderr.strip().splitlines() or ["no message"])[0] if done.returncode else ""
 
 
 def parse_output(text: str, requests: Sequence[Request]) -> Rates:

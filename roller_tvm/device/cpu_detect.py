@@ -184,7 +184,7 @@ def _cpuinfo(path: Path) -> Mapping[str, str]:
     return out
 
 
-def _cpu_list(text: str) -> list[int]:
+def cpu_list(text: str) -> list[int]:
     """Return the numbers of a list: '0-3,8' gives [0, 1, 2, 3, 8]; [] if it is malformed."""
     out: list[int] = []
     for part in filter(None, text.split(",")):
@@ -197,7 +197,7 @@ def _cpu_list(text: str) -> list[int]:
 
 
 def _online(base: Path) -> list[int]:
-    listed = _cpu_list(_read(base / "sys/devices/system/cpu/online"))
+    listed = cpu_list(_read(base / "sys/devices/system/cpu/online"))
     if listed:
         return listed
     counted = len(re.findall(r"^processor\s*:", _read(base / "proc/cpuinfo"), re.MULTILINE))
@@ -272,7 +272,7 @@ def _caches(base: Path, cpu: int, notes: list[str]) -> tuple[Cache, ...]:
         if not size or not level.isdigit() or int(size[1]) == 0:
             continue
         line, ways = _read(index / "coherency_line_size"), _read(index / "ways_of_associativity")
-        sharers = _cpu_list(_read(index / "shared_cpu_list")) or [cpu]
+        sharers = cpu_list(_read(index / "shared_cpu_list")) or [cpu]
         found[int(level)] = Cache(
             level=int(level),
             bytes=int(size[1]) * _FACTOR[size[2]],

@@ -96,9 +96,9 @@ def stage_times(
     rates = rates_of(device, points)
     need = spans(expression, points, tile)
     extents = {name: [last - first + 1 for first, last in own] for name, own in need.items()}
-    held = {name: _product(own) * dtype_bytes(expression.tensors[name].dtype) for name, own in extents.items()}
+    held = {name: prod(own) * dtype_bytes(expression.tensors[name].dtype) for name, own in extents.items()}
     output, made = points[-1].stage, {point.stage.name for point in points}
-    tiles: Column = _product([-(-axis.extent // own) for axis, own in zip(output.spatial, tile, strict=True)])
+    tiles: Column = prod([-(-axis.extent // own) for axis, own in zip(output.spatial, tile, strict=True)])
     core: Column = 0.0
     flops: Column = 0
     between: Column = 0.0
@@ -108,7 +108,7 @@ def stage_times(
         if stage is not output:
             readers = sum(any(a.tensor == stage.name for a in other.reads) for other in points)
             between = between + (1 + readers) * held[stage.name]
-        flops = flops + _product(own) * prod(a.extent for a in stage.reduce) * sum(n for _, n in point.ops)
+        flops = flops + prod(own) * prod(a.extent for a in stage.reduce) * sum(n for _, n in point.ops)
     outside = [name for name in held if name not in made]
     whole = sum(expression.tensors[name].bytes for name in outside)
     # Lines that are written are read before.
@@ -157,7 +157,7 @@ def point_cycles(point: Point, extents: Sequence[Column], rates: CpuRates) -> Co
     loads = sum(load_slots(access, last, rates) for access in point.reads)
     vector = terms * (instructions(point.ops) / rates.fma + loads / rates.loads) + 1 / rates.stores
     calls = terms * calls_of(point.ops) * CALL
-    rows = _product(outer)
+    rows = prod(outer)
     vectors = row // rates.lanes + row % rates.lanes  # a vector over the edge is taken apart
     return rows * (vectors * vector + row * calls + ROW_OVERHEAD) + STAGE_OVERHEAD
 
@@ -179,10 +179,3 @@ def load_slots(access: Access, last: str, rates: CpuRates) -> float:
     if stride > 1:
         return guard + GATHERED_SLOTS * min(stride, rates.lanes)
     return guard + 1.0
-
-
-def _product(columns: Sequence[Column]) -> Column:
-    total: Column = 1
-    for column in columns:
-        total = total * column
-    return total

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..device.cpu_bench import WHERE, compile_benchmarks, find_compiler, parse_output
-from ..device.cpu_detect import CpuFacts, detect_cpu
+from ..device.cpu_bench import WHERE, compile_benchmarks, complaint, find_compiler, parse_output
+from ..device.cpu_detect import CpuFacts, cpu_list, detect_cpu
 from ..device.cpu_profile import CpuReport, cpu_report
 from ..device.rates import Rates, Request
 from ..errors import MeasureError, ProfileError, ToolchainError, last_line
@@ -71,7 +69,7 @@ def remote_cpu_report(tracker: Tracker, triple: str = "", mcpu: str = "", refres
     compiler = _compiler(triple)
     with _shell(tracker, compiler) as shell:
         facts = shell.facts()
-        if triple and architecture(facts.machine) != architecture(triple):
+        if triple and facts.machine != architecture(triple):
             what = f"the server is a machine of {facts.machine}, not of {triple}"
             raise ProfileError(what, str(tracker), "give the server's --target, or another --rpc-key")
 
@@ -104,7 +102,8 @@ class _Shell:
         with work_folder() as folder:
             source, library = Path(folder, "run.c"), Path(folder, f"{FUNCTION}.so")
             source.write_text(_SOURCE.replace("COMMAND", _in_c(f"sh {command} > {answer} 2>&1")), encoding="utf-8")
-            _compile([compiler, "-shared", "-fPIC", str(source), "-o", str(library)])
+            if said := complaint([compiler, "-shared", "-fPIC", str(source), "-o", str(library)]):
+                raise ProfileError(f"{compiler} could not compile: {said}", WHERE, "install a working compiler")
             session.upload(str(library))
         self._run = session.load_module(f"{FUNCTION}.so")[FUNCTION]
 
@@ -122,11 +121,11 @@ class _Shell:
         machine, affinity = told.pop("machine", "").strip(), told.pop("affinity", "").rpartition(":")[2].strip()
         if not machine or "/proc/cpuinfo" not in told:
             raise ProfileError("the server tells nothing of its CPU", WHERE, "write its spec file by hand (--device)")
-        with tempfile.TemporaryDirectory() as root:
+        with work_folder() as root:
             for name, text in told.items():
                 (path := Path(root, name.lstrip("/"))).parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
-            return detect_cpu(root, machine=machine, affinity=_numbers(affinity), system="Linux")
+            return detect_cpu(root, machine=machine, affinity=frozenset(cpu_list(affinity)), system="Linux")
 
     def rates(self, requests: Sequence[Request], cpus: Sequence[int]) -> Rates:
         """Run the micro-benchmarks on some CPUs; return the rates of their repeats."""
@@ -169,25 +168,6 @@ def _compiler(triple: str) -> str:
     return found
 
 
-def _compile(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProfileError(f"{command[0]} did not run: {error}", WHERE, "install a working compiler") from error
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[0]
-        raise ProfileError(f"{command[0]} could not compile: {said}", WHERE, "install a working compiler")
-
-
 def _in_c(text: str) -> str:
     """Return a string of C."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """Return the numbers of a list such as 0-3,8."""
-    found: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)

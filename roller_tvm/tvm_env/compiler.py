@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
+from roller_tvm.device.cpu_detect import machine_named
 from roller_tvm.errors import ToolchainError
 from roller_tvm.folders import variable
 
@@ -25,20 +26,19 @@ def find_compiler() -> str | None:
 
 
 def architecture(triple: str) -> str:
-    """Return LLVM's name of a triple's architecture, or of a machine's.
+    """Return LLVM's name of a triple's architecture.
 
     Examples
     --------
-    >>> architecture("arm64-apple-darwin"), architecture("AMD64")
-    ('aarch64', 'x86_64')
+    >>> architecture("arm64-apple-darwin"), architecture("x86_64-linux-gnu")
+    ('aarch64', 'x86-64')
     """
-    name = triple.split("-")[0].lower()
-    return {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    return machine_named(triple.split("-")[0])
 
 
 def is_foreign(triple: str) -> bool:
     """Return whether code for a triple is for another architecture than this machine's; '' is this one."""
-    return bool(triple) and architecture(triple) != architecture(platform.machine())
+    return bool(triple) and architecture(triple) != machine_named(platform.machine())
 
 
 def cross_compiler(triple: str, language: str = "g++") -> str:
@@ -49,11 +49,12 @@ def cross_compiler(triple: str, language: str = "g++") -> str:
     ToolchainError
         There is none.
     """
-    names = [f"{triple}-{language}", f"{architecture(triple)}-linux-gnu-{language}"]
+    machine = architecture(triple)
+    names = [f"{triple}-{language}", f"{machine.replace('-', '_')}-linux-gnu-{language}"]
     found = next((name for name in names if shutil.which(name)), None)
     if found is None:
-        package = f"{language}-{architecture(triple).replace('_', '-')}-linux-gnu"
-        raise ToolchainError(f"there is no compiler for {triple}", "linking", system_install(package))
+        remedy = system_install(f"{language}-{machine}-linux-gnu")
+        raise ToolchainError(f"there is no compiler for {triple}", "linking", remedy)
     return found
 
 

@@ -1,6 +1,7 @@
 """A server's CPU, detected and profiled there by programs that are compiled here."""
 
 import os
+import platform
 import shutil
 
 import pytest
@@ -38,6 +39,8 @@ def test_a_server_is_profiled_as_this_machine_is(tmp_path, monkeypatch):
         here = detect_cpu(affinity=frozenset(os.sched_getaffinity(server.pid)))
         assert (report.facts.model, report.facts.caches, report.facts.simd) == (here.model, here.caches, here.simd)
         assert report.facts.logical == here.logical and report.spec.source == "profiled"
+        own = f"{platform.machine()}-linux-gnu"
+        assert remote_cpu_report(farm.where, own).facts.machine == here.machine
         monkeypatch.setattr(remote_profile, "_compiler", lambda triple: shutil.which("gcc") or shutil.which("cc"))
         with pytest.raises(ProfileError, match=f"not of {OTHER}"):
             remote_cpu_report(farm.where, OTHER)
