@@ -12,6 +12,7 @@ from typing import Any
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
 from .kernel import BLOCK, PARALLEL, THREAD, Access, Buffer, Dim, Kernel, Statement
 from .memory import box_of
+from .nearest import Visit, setter_of, sources_of
 from .sets import library
 from .witness import element, iteration, parameters_of, point_of
 
@@ -51,10 +52,10 @@ class Flow:
 
     def _of_buffer(self, buffer: Buffer) -> None:
         isl = library()
-        sets: list[Any] = []
-        adds: list[Any] = []
+        sets: list[Visit] = []
+        adds: list[Visit] = []
         times: list[tuple[str, Statement | None]] = []
-        reads: dict[str, tuple[Statement, int, Access]] = {}
+        reads: dict[str, tuple[Statement, int, Visit]] = {}
         for s in self.kernel.statements:
             used = False
             for n, access in enumerate(s.accesses):
@@ -62,37 +63,46 @@ class Flow:
                     continue
                 used = True
                 if access.write:
-                    (adds if s.update or not access.exact else sets).append(access.homes)
+                    (adds if s.update or not access.exact else sets).append(_visit(s, access))
                 elif not (s.update and is_own(s, access)):
-                    reads[f"R{s.number}_{n}"] = s, n, access
+                    reads[f"R{s.number}_{n}"] = s, n, _visit(s, access)
             if used:
                 times.append((s.space, s))
-        sinks = [access.homes.set_tuple_name(isl.dim_type.in_, name) for name, (_, _, access) in reads.items()]
-        times += [(name, s) for name, (s, _, _) in reads.items()]
+        ends: list[Visit] = []
         if buffer.parameter:
             box = box_of(buffer, self.kernel).set_tuple_name("F")
-            sinks.append(box.identity().set_tuple_name(isl.dim_type.out, buffer.space))
-            times.append(("F", None))
-        if not sinks:
-            return
-        info = isl.UnionAccessInfo.from_sink(_union(sinks))
-        info = info.set_must_source(_union(sets)) if sets else info
-        info = info.set_may_source(_union(adds)) if adds else info
-        found = info.set_schedule_map(_times(times, buffer)).compute_flow()
+            ends.append(Visit(("1",), (), box.identity().set_tuple_name(isl.dim_type.out, buffer.space)))
         issued = isl.UnionSet("{ }")
         for s in self.kernel.statements:
             if s.issued and s.write is not None and s.write.buffer == buffer:
                 issued = issued.union(s.write.homes.domain())
+        if issued.is_empty():
+            for name, (s, n, read) in list(reads.items()):
+                if (told := sources_of(read, sets, adds)) is not None:
+                    self.sources[s.number, n], self.missing[s.number, n] = _union(told), isl.UnionSet("{ }")
+                    del reads[name]
+            for end in ends:
+                if (told := sources_of(end, sets, adds)) is not None:
+                    self.finals[buffer.number] = _union(told)
+                    ends = []
+        sinks = [read.homes.set_tuple_name(isl.dim_type.in_, name) for name, (_, _, read) in reads.items()]
+        sinks += [end.homes for end in ends]
+        times += [(name, s) for name, (s, _, _) in reads.items()] + [("F", None) for _ in ends]
+        if not sinks:
+            return
+        info = isl.UnionAccessInfo.from_sink(_union(sinks))
+        info = info.set_must_source(_union([one.homes for one in sets])) if sets else info
+        info = info.set_may_source(_union([one.homes for one in adds])) if adds else info
+        found = info.set_schedule_map(_times(times, buffer)).compute_flow()
         whole, lacking = found.get_may_dependence().reverse(), found.get_may_no_source().domain()
-        for name, (s, n, access) in reads.items():
-            only = isl.UnionSet.from_set(access.homes.domain().set_tuple_name(name))
+        for name, (s, n, read) in reads.items():
+            only = isl.UnionSet.from_set(read.homes.domain().set_tuple_name(name))
             back = _union([_renamed(s, name)])
             self.sources[s.number, n] = back.apply_range(whole.intersect_domain(only))
             early = whole.intersect_range(issued).intersect_domain(only).domain()
             self.missing[s.number, n] = lacking.intersect(only).union(early)
-        if buffer.parameter:
-            only = isl.UnionSet.from_set(box_of(buffer, self.kernel).set_tuple_name("F"))
-            self.finals[buffer.number] = whole.intersect_domain(only)
+        for end in ends:
+            self.finals[buffer.number] = whole.intersect_domain(isl.UnionSet.from_set(end.homes.domain()))
 
 
 def initialised(flow: Flow) -> Finding:
@@ -128,6 +138,10 @@ def _unset(flow: Flow) -> Finding | None:
         if not adding:
             continue
         setting = [s for s in kernel.statements if not s.update for a in s.accesses if a.write and a.buffer == buffer]
+        starts = [_visit(s, a) for s in setting for a in s.accesses if a.write and a.buffer == buffer and a.exact]
+        adding = [s for s in adding if not s.write or setter_of(_visit(s, s.write), starts) is None]
+        if not adding:
+            continue
         sinks = [s.write.homes.set_tuple_name(isl.dim_type.in_, f"U{s.number}") for s in adding if s.write]
         times = _times([*((f"U{s.number}", s) for s in adding), *((s.space, s) for s in setting)], buffer)
         info = isl.UnionAccessInfo.from_sink(_union(sinks))
@@ -152,6 +166,11 @@ def is_own(statement: Statement, access: Access) -> bool:
     """Return whether a read is of the element that the statement writes."""
     write = statement.write
     return write is not None and bool(access.elements.is_subset(write.elements))
+
+
+def _visit(statement: Statement, access: Access) -> Visit:
+    entries, _ = _entries(statement)
+    return Visit(tuple(entries), tuple(dim.var for dim in statement.dims), access.homes)
 
 
 def _times(spaces: Sequence[tuple[str, Statement | None]], buffer: Buffer) -> Any:
