@@ -79,10 +79,10 @@ def sources_of(read: Visit, sets: Sequence[Visit], adds: Sequence[Visit]) -> lis
 
 def setter_of(read: Visit, sets: Sequence[Visit]) -> tuple[Visit, int] | None:
     """Return what sets all that a read gets, in the trip of the loops around both, and how many entries these are."""
-    before = []
+    before: list[tuple[int, int, Visit]] = []
     for one in sets:
         depth = _shared(one, read)
-        if max(depth, 0) >= min(len(one.entries), len(read.entries)):
+        if depth >= min(len(one.entries), len(read.entries)):
             return None
         at, own = one.entries[depth], read.entries[depth]
         if not (at.isdigit() and own.isdigit()):
@@ -91,8 +91,9 @@ def setter_of(read: Visit, sets: Sequence[Visit]) -> tuple[Visit, int] | None:
             before.append((depth, int(at), one))
     if not before:
         return None
-    depth, at, first = max(before, key=lambda one: one[:2])
-    if sum(one[:2] == (depth, at) for one in before) > 1:
+    last = max(before, key=lambda one: one[:2])
+    depth, _, first = last
+    if sum(one[:2] == last[:2] for one in before) > 1:
         return None
     loops = _loops(read.entries[:depth])
     if not read.within(loops).range().is_subset(first.within(loops).range()):
