@@ -224,6 +224,8 @@ class Accesses(Naming):
                 starts.append(f"({text.index(index.base)} + {number_of(index.stride) or 1} * {lane})")
             else:
                 starts.append(text.index(index.value if kind_of(index) == "Broadcast" else index))
+        if self.flat and memory.parameter and not memory.shape and starts == ["0"]:  # one number
+            starts = []
         flat = self.flat and memory.parameter and len(starts) == 1 < len(memory.shape)
         own = [f"o{n}" for n in range(len(memory.shape) if flat else len(starts))]
         if flat:  # one index for all dimensions

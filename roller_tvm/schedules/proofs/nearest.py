@@ -1,4 +1,4 @@
-"""Where a read gets its value, told by the places of statements alone: the cases for which isl's dataflow is too much.
+"""Sources of reads by the places of statements alone, where isl's dataflow is too much work.
 
 A tile is copied and read in the same trip of the loops around both. If that copy sets all that the trip reads, no
 earlier trip matters, and no last of several writers has to be found.
