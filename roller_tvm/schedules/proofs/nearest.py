@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .sets import by_digits, library
+from .sets import by_digits, library, plain_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def sources_of(read: Visit, sets: Sequence[Visit], adds: Sequence[Visit]) -> lis
     wanted, given = read.within(loops), first.within(loops)
     if not (by_digits(given) or given.is_injective()):
         return None  # the last of several
-    found = [wanted.apply_range(given.reverse())]
+    found = [plain_of(wanted.apply_range(given.reverse()), read.homes.domain())]
     for add in adds:
         if _shared(add, read) < depth:
             continue  # of another trip, and set again since
