@@ -226,7 +226,7 @@ class Model:
         progress : function, optional
             Called now and then with the exploration; its `result` is the state.
         tracker, key : str, optional
-            As of `tune`, and refused: the process that explores runs the model.
+            As of `tune`: a server runs the model, on its CPU. In the end the model runs here.
 
         Returns
         -------
@@ -236,7 +236,9 @@ class Model:
         Raises
         ------
         UsageError
-            The model was loaded from a file, is not for a CPU, or a tracker was given.
+            The model was loaded from a file, is not for a CPU, or a tracker is to serve requests.
+        MeasureError
+            The tracker has no server, or loses all of them; the same call goes on.
         """
         if self._session is None:
             raise UsageError("a loaded model cannot be explored", self._name, "compile the model again")
@@ -246,13 +248,14 @@ class Model:
             if value is not None:
                 _check_count(name, value, "explore")
         _check_path("records", records, "explore")
-        from roller_tvm.exploring import TOP, ModelExploration, Serving, refuse_remote
+        from roller_tvm.exploring import TOP, ModelExploration, Serving
+        from roller_tvm.tuning.remote import Tracker
 
-        refuse_remote(tracker, key)
+        server = Tracker.of(tracker, key)
         arrays = None if inputs is None else checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
         place = self._session.place_for(records)
-        made = ModelExploration(self._session, place, arrays, TOP if top is None else top, online)
+        made = ModelExploration(self._session, place, arrays, TOP if top is None else top, online, tracker=server)
         if online:
             self._serving = Serving(made)
             return self._serving

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,11 @@ from .explore.running import PLAN, Exploration
 from .folders import work_folder
 from .forms import Forms
 from .models.arguments import Signature
+from .models.package import REPORT
 from .tuning.numerics import make_inputs
+from .tuning.remote import Tracker
+from .tuning.remote_run import Server
+from .tvm_env.compiler import is_foreign, linking_for
 
 if TYPE_CHECKING:
     from .session import Session
@@ -33,13 +38,6 @@ MEMORY = 1 << 30
 Progress = Callable[[str], None]
 
 
-def refuse_remote(tracker: str | None, key: str | None) -> None:
-    """Refuse a tracker: the process that explores is the one that runs the model."""
-    if tracker or key:
-        told = "exploration picks kernels in the memory of the process that runs the model, so no server can do it"
-        raise UsageError(told, "tracker", "explore on the board itself, or tune with the tracker")
-
-
 class ModelExploration:
     """The exploration of a session's model.
 
@@ -52,37 +50,62 @@ class ModelExploration:
         By default seeded values.
     careful : bool
         See ``explore.running.Exploration``.
+    tracker : Tracker, optional
+        One of its servers runs the model, instead of this process.
+
+    Raises
+    ------
+    MeasureError
+        The tracker does not answer, or has no server.
+    UsageError
+        Servers explore on CPUs, and answer no requests.
     """
 
     def __init__(
         self, session: Session, place: Path, inputs: Mapping[str, Any] | None, top: int = TOP, careful: bool = False,
-        memory_bytes: int = MEMORY,
+        memory_bytes: int = MEMORY, tracker: Tracker | None = None,
     ) -> None:  # fmt: skip
+        if tracker is not None and careful:
+            raise UsageError("requests are answered here, not by servers", "tracker", "leave online or the tracker out")
         self.session, self.place, self.seconds = session, place, dict[str, float]()
         self._folder: tempfile.TemporaryDirectory[str] | None = work_folder()
         self._clock, self._step = time.perf_counter(), "build"
         self._end: float | None = None
         session.adopt(place)
         self.inputs = inputs if inputs is not None else seeded(session.inputs)
-        loaded = session.load()
-        self.start = loaded
-        self._next("profile")
         folder, built = Path(self._folder.name), session.built()
-        times = session.line.operator_seconds(built, loaded, self.inputs, folder)
+        self.server = Server(tracker) if tracker is not None else None
+        if self.server is not None:
+            times = self._predicted(built)
+        else:
+            self.start = session.load()
+            self._next("profile")
+            times = session.line.operator_seconds(built, self.start, self.inputs, folder)
         whole = sum(times.values()) or 1.0
-        self._made = session.line.explorable(
-            session.job, built, session.records, top, lambda name: times.get(name, 0.0) / whole, LEAST, folder,
-            session.threads or 1, memory_bytes, self._next,
-        )  # fmt: skip
+        with linking_for(session.triple):
+            self._made = session.line.explorable(
+                session.job, built, session.records, top, lambda name: times.get(name, 0.0) / whole, LEAST, folder,
+                session.threads or 1, memory_bytes, self._next, self.server,
+            )  # fmt: skip
         made, state = self._made, session.line.state_of(place)
         state.parent.mkdir(parents=True, exist_ok=True)
         self._next("explore")
         linked = made.linked
         self.running = Exploration(
-            linked.sites, made.classes, linked.table, made.loaded.call, made.failed, state, careful
-        )
+            linked.sites, made.classes, linked.table, made.loaded.call, made.failed, state, careful,
+            here=self.server is None,
+        )  # fmt: skip
+        session.server = self.server
+        session.use_threads()
         self.running.warm_up(*self.arguments(self.inputs))
         self.notes: list[str] = []
+
+    def _predicted(self, built: Any) -> dict[str, float]:
+        """Return the predicted seconds of each operator, all its calls together."""
+        found: Counter[str] = Counter()
+        for plan in getattr(built, REPORT).plans:
+            found[self.session.line.operator_of(plan.kernel)] += (plan.predicted_s or 0.0) * plan.calls
+        return found
 
     def _next(self, step: str) -> None:
         """Add the time of the step under way, and begin another."""
@@ -141,7 +164,11 @@ class ModelExploration:
         self._next("forms")
         self.notes += Forms(self, self._end, online).run()
         self._next("link")
-        self.start = self.session.load()
+        if self.server is not None:
+            self.session.server = None
+            self.server.close()
+        if not is_foreign(self.session.triple):
+            self.start = self.session.load()
         self._next("done")
         if self._folder is not None:
             self._folder.cleanup()

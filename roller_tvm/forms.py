@@ -20,7 +20,8 @@ from .micro_perf.known_error import may_win
 from .models.choices import Form, prepares, remakes
 from .tuning.interrupt import deferred_interrupt, stop_if_interrupted
 from .tuning.numerics import difference
-from .tvm_env import use_threads, wanted_threads
+from .tuning.remote import LOST_SERVER
+from .tvm_env import wanted_threads
 
 if TYPE_CHECKING:
     from .exploring import ModelExploration
@@ -43,6 +44,7 @@ class Forms:
     def __init__(self, whole: ModelExploration, end: float | None, online: bool) -> None:
         self.whole, self.end, self.online, self.session = whole, end, online, whole.session
         self.kept = self.session.line.choices(whole.place, self.session.aim)
+        self._lost = False
 
     def run(self) -> list[str]:
         """Try them, have the session take what is faster, and return what became of each."""
@@ -57,6 +59,7 @@ class Forms:
                         why, took = self._tried(form)
                 except RollerError as error:
                     why = error.what
+                    self._lost = self._lost or getattr(error, "kind", "") == LOST_SERVER
                 except Exception as error:  # whatever TVM raises of a model in this form
                     why = last_line(error)
             told.append(f"{form.name}: {took or f'not tried, {why}'}")
@@ -65,7 +68,7 @@ class Forms:
     def _all(self) -> Sequence[Form]:
         """Return the forms of the model as it is now."""
         session = self.session
-        return session.line.forms(session.job, use_threads(session.request.threads, session.threads))
+        return session.line.forms(session.job, session.use_threads())
 
     def _refusal(self, form: Form) -> str:
         if form.why:
@@ -76,8 +79,11 @@ class Forms:
             return "the operators have not settled"
         if self._late:
             return SPENT
+        if self._lost:
+            return "the server is lost"
         count = form.values.get("threads")
-        given = self.session.request.threads is not None or (count is not None and wanted_threads(count) != count)
+        here = self.session.server is None
+        given = self.session.request.threads is not None or (here and count is not None and wanted_threads(count) != count)
         return "their number was given" if count is not None and given else ""
 
     @property
@@ -101,11 +107,11 @@ class Forms:
 
         def ready(number: int) -> None:
             stop_if_interrupted()
-            use_threads(session.request.threads, (session, made)[number].threads)
+            (session, made)[number].use_threads()
             if session.threads != made.threads:  # those that join are asleep
                 (plain, other)[number]()
 
-        found = faster(plain, other, Rule(), self.end, ready)
+        found = faster(plain, other, Rule(), self.end, ready, here=session.server is None)
         ready(int(found.worth))
         told = f"{found.after_s * 1e6:.1f} us a run, {found.before_s * 1e6:.1f} us without"
         if found.why == SPENT:

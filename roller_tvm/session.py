@@ -25,6 +25,7 @@ from roller_tvm.tvm_env.compiler import is_foreign, linking_for
 if TYPE_CHECKING:
     from roller_tvm.models.importing import Model
     from roller_tvm.models.package import LoadedModel
+    from roller_tvm.tuning.remote_run import Server
 
 
 class Session:
@@ -45,6 +46,8 @@ class Session:
         The model's name in messages.
     threads : int or None
         Threads that the device scales to; None if it is no CPU.
+    server : Server or None
+        Runs the model, instead of this process.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Session:
             raise UsageError("CUDA graphs are of NVIDIA GPUs, on the Relax line", "cuda_graph", "leave it out")
         self.records, self.schedules = request.records, request.schedules
         self.threads = self.aim.device.units if self.aim.device.kind == "cpu" else None
+        self.server: Server | None = None
         self._built: Any = None
         self._reread: Callable[[], Model] | None = None
         self.forms: Mapping[str, Any] = {}
@@ -196,14 +200,23 @@ class Session:
         """Execute the fused kernels in OpenCL by PoCL; return the result of each by name."""
         return self.line.on_pocl(self.job, self.request.policy)
 
+    def use_threads(self) -> int:
+        """Have runs of the model take its threads; return their number."""
+        if self.server is not None:
+            return self.server.use_threads(self.request.threads or self.threads or 1)
+        return use_threads(self.request.threads, self.threads)
+
     def load(self) -> LoadedModel:
-        """Return the model, ready to run.
+        """Return the model, ready to run here or on its server.
 
         Raises
         ------
         UsageError
             It is for a machine of another architecture.
         """
+        if self.server is not None:
+            with linking_for(self.triple):
+                return self.line.sent(self.built(), self.inputs, self.server)
         if is_foreign(self.triple):
             raise UsageError(f"is for {self.triple} and cannot run here", self.name, "save it, and run it there")
         return self.line.loaded(self.built(), self.name)

@@ -11,7 +11,7 @@ from typing import Any
 from roller_tvm.cli.line import add_fusion_arguments, add_winograd_argument, check_fusion_arguments
 from roller_tvm.cli.live import redrawn, write_picture
 from roller_tvm.cli.model import add_model_arguments, open_session, read_model, say
-from roller_tvm.cli.tune import INTERRUPTED, next_command
+from roller_tvm.cli.tune import INTERRUPTED, add_tracker_arguments, next_command
 from roller_tvm.errors import UsageError
 
 
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the convergence")
     add_winograd_argument(parser)
     add_fusion_arguments(parser)
-    for name in ("--buckets", "--rpc-tracker", "--rpc-key"):  # refused, with the reason
-        parser.add_argument(name, help=argparse.SUPPRESS)
+    add_tracker_arguments(parser, "run the model on a server of TVM's RPC tracker there, instead of here")
+    parser.add_argument("--buckets", help=argparse.SUPPRESS)  # refused, with the reason
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -39,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value <= 0:
             raise UsageError(f"--{name} must be above 0 (got {value:g})", remedy="leave it out")
-    from roller_tvm.exploring import ModelExploration, refuse_remote
+    from roller_tvm.exploring import ModelExploration
+    from roller_tvm.tuning.remote import Tracker
 
-    refuse_remote(args.rpc_tracker, args.rpc_key)
+    tracker = Tracker.of(args.rpc_tracker, args.rpc_key)
     check_fusion_arguments(args)
     if args.fuse_rtasks or args.buckets:
         raise UsageError("it explores kernels as they are", "--fuse-rtasks", "leave it out")
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     read_model(args, session)
     if session.line.holds_records(args.output):
         session.records = args.output
-    made = ModelExploration(session, args.output, None, args.top)
+    made = ModelExploration(session, args.output, None, args.top, tracker=tracker)
     live, lines = sys.stderr.isatty() and not args.json, 0
 
     def show(_: Any) -> None:

@@ -48,14 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="give up a candidate that takes longer to build, or to run"
     )
-    told = "measure on the servers of TVM's RPC tracker there, instead of here"
-    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
-    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the servers are registered")
+    add_tracker_arguments(parser, "measure on the servers of TVM's RPC tracker there, instead of here")
     add_buckets_argument(parser)
     add_winograd_argument(parser)
     add_fusion_arguments(parser)
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the convergence")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_tracker_arguments(parser: argparse.ArgumentParser, told: str) -> None:
+    """Add the address of a tracker, with its help, and the key of its servers."""
+    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
+    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the servers are registered")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,6 +37,8 @@ class Convention:
         Takes the argument `place` as the n-th.
     handed : str
         Arguments of the call of a variant.
+    data : str
+        Where the data of the first argument, a tensor, are.
     """
 
     prefix: str
@@ -46,6 +48,7 @@ class Convention:
     own: str
     take: str
     handed: str
+    data: str
 
 
 #: That of TVM FFI.
@@ -53,6 +56,7 @@ FFI = Convention(
     "__tvm_ffi_", "typedef struct { int32_t type; uint32_t zero; int64_t value; } Value;",
     "void* self, const Value* given, int32_t count, Value* result", "self, given, count, result",
     "Value own[MOST];", "own[n] = given[place];", "0, own, variant->count, result",
+    "*(void**)(given->value + (given->type == 7 ? 0 : 24))",  # a DLTensor, or one behind the head of an object
 )  # fmt: skip
 #: That of packed functions before.
 PACKED = Convention(
@@ -60,10 +64,11 @@ PACKED = Convention(
     "Value* given, int32_t* types, int32_t count, Value* result, int32_t* result_type, void* resource",
     "given, types, count, result, result_type, resource",
     "Value own[MOST]; int32_t own_types[MOST];", "own[n] = given[place]; own_types[n] = types[place];",
-    "own, own_types, variant->count, result, result_type, resource",
+    "own, own_types, variant->count, result, result_type, resource", "*(void**)given->pointer",
 )  # fmt: skip
 
 _HEAD = """#include <stdint.h>
+#include <string.h>
 #include <time.h>
 #ifdef __cplusplus
 #define C extern "C"
@@ -91,6 +96,23 @@ _RUN = """static int run(int site, PARAMETERS) {
   BEHIND
   roller_tvm_calls[site] += 1;
   return code;
+}
+"""
+#: Functions by which another machine sets and reads the table: its variants, and then nanoseconds and calls.
+CHOOSE, READ = "roller_tvm_choose", "roller_tvm_read"
+_FROM_AFAR = """C int CHOOSE(PARAMETERS);
+int CHOOSE(PARAMETERS) {
+  memcpy(roller_tvm_chosen, DATA, sizeof roller_tvm_chosen);
+  memset(roller_tvm_ns, 0, sizeof roller_tvm_ns);
+  memset(roller_tvm_calls, 0, sizeof roller_tvm_calls);
+  return 0;
+}
+C int READ(PARAMETERS);
+int READ(PARAMETERS) {
+  char* to = (char*)DATA;
+  memcpy(to, roller_tvm_ns, sizeof roller_tvm_ns);
+  memcpy(to + sizeof roller_tvm_ns, roller_tvm_calls, sizeof roller_tvm_calls);
+  return 0;
 }
 """
 #: What a site does before and behind a kernel: on a CPU it reads the clock, on a GPU it leaves events.
@@ -166,10 +188,10 @@ def source(sites: Sequence[Site], by: Convention, events: bool = False) -> str:
     lines.append(f"#define MOST {max(len(v.places) for site in sites for v in site.variants)}")
     for kind, name in (("int32_t", "chosen"), ("int64_t", "ns"), ("int64_t", "calls")):
         lines += [f"C {kind} roller_tvm_{name}[{len(sites)}];", f"{kind} roller_tvm_{name}[{len(sites)}];"]
-    words = {"PARAMETERS": by.parameters, "OWN": by.own, "TAKE": by.take, "HANDED": by.handed,
-             **(_EVENTS if events else _CLOCK)}  # fmt: skip
+    words = {"PARAMETERS": by.parameters, "OWN": by.own, "TAKE": by.take, "HANDED": by.handed, "DATA": by.data,
+             "CHOOSE": by.prefix + CHOOSE, "READ": by.prefix + READ, **(_EVENTS if events else _CLOCK)}  # fmt: skip
     lines.append(_NOW + (_POINTERS.replace("COUNT", str(len(sites))).replace("NO_STREAM", NO_STREAM) if events else ""))
-    lines.append(reduce(lambda text, word: text.replace(word, words[word]), words, _RUN))
+    lines.append(reduce(lambda text, word: text.replace(word, words[word]), words, _RUN + _FROM_AFAR))
     for n in range(len(sites)):
         head = f"int {by.prefix}{SITE}{n}({by.parameters})"
         lines += [f"C {head};", f"{head} {{ return run({n}, {by.names}); }}"]

@@ -77,6 +77,8 @@ class Exploration:
         A file with the state of an earlier exploration, that is kept up to date.
     careful : bool
         Runs are somebody's requests: their median stays within `ALLOWED` of what it was, or little above.
+    here : bool
+        The model runs in this process.
 
     Attributes
     ----------
@@ -88,7 +90,7 @@ class Exploration:
     def __init__(
         self, sites: Sequence[Site], classes: Mapping[str, str], table: Table, call: Callable[..., Any],
         failed: Mapping[tuple[str, str], str] | None = None, state: Path | None = None, careful: bool = False,
-        rule: Rule | None = None, seed: int = 0,
+        rule: Rule | None = None, seed: int = 0, here: bool = True,
     ) -> None:  # fmt: skip
         self.sites, self.table, self.call, self.state, self.careful = list(sites), table, call, state, careful
         tree, bad = tree_of(sites, classes), dict(failed or {})
@@ -100,7 +102,7 @@ class Exploration:
         self.explorer.dropped.update({(name, ((PLAN, option),)): why for (name, option), why in bad.items()})
         self.wall_s: list[float] = []
         #: How much others have delayed the runs that explore.
-        self.waiting = Waiting()
+        self.waiting = Waiting(here)
         self._at = {name: [int(m.split(" ")[0]) for m in members] for name, members in
                     ((epoch.name, epoch.members) for epoch in tree.epochs)}  # fmt: skip
         self._lock, self._kept, self._changed = threading.Lock(), time.monotonic(), False
@@ -202,8 +204,8 @@ class Exploration:
                     told = time.monotonic()
                     progress(self)
         finally:
+            self.keep()  # first: a server that is lost has no table
             self.settle()
-            self.keep()
 
     def undecided(self, names: Iterable[str]) -> None:
         """Leave epochs at their starts: what is known of them does not count."""
@@ -255,7 +257,7 @@ class Verdict:
 
 def faster(
     plain: Callable[[], Any], other: Callable[[], Any], rule: Rule, end: float | None = None,
-    ready: Callable[[int], None] = lambda number: None, seed: int = 0,
+    ready: Callable[[int], None] = lambda number: None, seed: int = 0, here: bool = True,
 ) -> Verdict:  # fmt: skip
     """Return whether another way of running the whole model is worth having.
 
@@ -269,6 +271,8 @@ def faster(
         Time of ``time.monotonic`` at which it ends, known or not.
     ready : function of int
         Called before each run with its way, 0 or 1; it takes no time.
+    here : bool
+        The model runs in this process.
 
     Examples
     --------
@@ -276,7 +280,7 @@ def faster(
     >>> found.after_s < found.before_s
     True
     """
-    random, waiting = Random(seed), Waiting()
+    random, waiting = Random(seed), Waiting(here)
     taken: tuple[list[float], list[float]] = [], []
 
     def run(way: int) -> None:

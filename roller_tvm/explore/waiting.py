@@ -14,6 +14,11 @@ BUSY = 0.05
 class Waiting:
     """Adds up seconds on cores and seconds of waiting for one, in the blocks that it is used for.
 
+    Parameters
+    ----------
+    here : bool
+        The runs are this process' own; of others nothing is known.
+
     Examples
     --------
     >>> waiting = Waiting()
@@ -23,16 +28,17 @@ class Waiting:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, here: bool = True) -> None:
+        self._here = here
         self.ran_ns = self.waited_ns = 0
         self._before: dict[str, tuple[int, int]] = {}
 
     def __enter__(self) -> Waiting:
-        self._before = _threads()
+        self._before = self._threads()
         return self
 
     def __exit__(self, *_: object) -> None:
-        now = _threads()
+        now = self._threads()
         for thread, (ran, waited) in now.items():
             ran_before, waited_before = self._before.get(thread, (0, 0))
             self.ran_ns += max(0, ran - ran_before)
@@ -56,6 +62,9 @@ class Waiting:
         if self.share <= BUSY:
             return ""
         return f"others keep the machine busy (threads waited {self.share:.0%} of their time for a core)"
+
+    def _threads(self) -> dict[str, tuple[int, int]]:
+        return _threads() if self._here else {}
 
 
 def _threads() -> dict[str, tuple[int, int]]:

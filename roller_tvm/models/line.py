@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # imported when used: running a built model needs neither pla
     from ..roller.rprogram import Plan
     from ..session import Session
     from ..tuning.explorable import Explorable
+    from ..tuning.remote_run import Server
     from .importing import Importer, Model
     from .package import LoadedModel
 
@@ -242,6 +243,14 @@ class ModelLine(ABC):
             For what that takes.
         """
 
+    def operator_of(self, kernel: str) -> str:
+        """Return the operator that a kernel of a built model was made of."""
+        return kernel
+
+    @abstractmethod
+    def sent(self, built: Any, inputs: Signature, server: Server) -> LoadedModel:
+        """Return a built model that runs on a server."""
+
     @abstractmethod
     def state_of(self, place: Path) -> Path:
         """Return the file with the state of an exploration whose records go to a place."""
@@ -249,7 +258,7 @@ class ModelLine(ABC):
     @abstractmethod
     def explorable(
         self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
-        threads: int, memory_bytes: int, tell: Callable[[str], None],
+        threads: int, memory_bytes: int, tell: Callable[[str], None], server: Server | None,
     ) -> Explorable:  # fmt: skip
         """Return a model in one library with the best plans of each operator, each checked.
 
@@ -263,6 +272,8 @@ class ModelLine(ABC):
             For the library, as long as it is explored.
         memory_bytes : int
             Most bytes of weights in further layouts.
+        server : Server, optional
+            Runs the model, instead of this process.
         """
 
     @abstractmethod

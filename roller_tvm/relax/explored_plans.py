@@ -47,12 +47,12 @@ class Planned:
     keys: Mapping[str, str]
     known: Mapping[str, Class]
 
-    def linked(self, folder: Path, memory_bytes: int) -> Linked:
+    def linked(self, folder: Path, memory_bytes: int, server: Any = None) -> Linked:
         """Return the library with all plans."""
         functions = {str(v.name_hint) for v, f in self.begun.functions_items() if is_prim_func(f)}
         plans = {name: Plans(_scheduled(self.known[key])) for name, key in self.keys.items() if name in functions}
         aim = self.job.aim
-        return with_variants(self.begun, plans, aim.target, aim.device, folder, memory_bytes)
+        return with_variants(self.begun, plans, aim.target, aim.device, folder, memory_bytes, server)
 
 
 def plan(job: Any, records: Any, top: int, share: Callable[[str], float], least: float) -> Planned:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..roller.rprogram import Plan
     from ..session import Session
     from ..tuning.explorable import Explorable
+    from ..tuning.remote_run import Server
     from ..tuning.model_report import KernelPlan
 
 
@@ -137,16 +138,27 @@ class RelaxModels(ModelLine):
 
         return operator_seconds(loaded, inputs)
 
+    def operator_of(self, kernel: str) -> str:
+        from .exploring import operator_of
+
+        return operator_of(kernel)
+
+    def sent(self, built: Any, inputs: Signature, server: Server) -> LoadedModel:
+        from ..tuning.remote_run import written_for
+        from .remote_model import RemoteModel
+
+        return RemoteModel(written_for(server, lambda path: self.save(built, path)), inputs, getattr(built, REPORT))
+
     def state_of(self, place: Path) -> Path:
         return place / "roller_tvm_explore.json"
 
     def explorable(
         self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
-        threads: int, memory_bytes: int, tell: Callable[[str], None],
+        threads: int, memory_bytes: int, tell: Callable[[str], None], server: Server | None,
     ) -> Explorable:  # fmt: skip
         from .exploring import explorable
 
-        return explorable(self.prepared(job), records, top, share, least, folder, threads, memory_bytes, tell)
+        return explorable(self.prepared(job), records, top, share, least, folder, threads, memory_bytes, tell, server)
 
     def forms(self, job: Job, threads: int) -> Sequence[Form]:
         beside = Form("kernels side by side", {"fuse": True}, "they are already" if job.fuse else "")

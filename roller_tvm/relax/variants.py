@@ -22,6 +22,7 @@ from tvm.support import cc
 from ..errors import MeasureError
 from ..explore.dispatch import FFI, SITE, Site, Table, Variant, source
 from ..tuning.explorable import Arguments, Linked
+from ..tuning.remote_run import Sent, SentTable, Server
 from ..tuning.supervise import last_line
 from .compiling import Compiled, code_attrs, object_of, of_each
 from .concat_in_place import PLACES
@@ -29,6 +30,7 @@ from .constants import array_of
 from .kernels import pack_constants
 from .marks import ORIGIN
 from .modules import is_prim_func, with_functions
+from .package import save_model
 from .pipeline import for_llvm, lower, schedule, with_memory
 from .schedule import named_as
 
@@ -41,8 +43,9 @@ class Plans:
 
 
 def with_variants(
-    mod: Any, plans: Mapping[str, Plans], target: Any, device: Any, folder: Path, memory_bytes: int
-) -> Linked:
+    mod: Any, plans: Mapping[str, Plans], target: Any, device: Any, folder: Path, memory_bytes: int,
+    server: Server | None = None,
+) -> Linked:  # fmt: skip
     """Build a prepared module with all plans of its functions.
 
     Parameters
@@ -52,6 +55,8 @@ def with_variants(
         Where the library is put.
     memory_bytes : int
         Most bytes of weights that are there in further layouts; plans behind that are left out.
+    server : Server, optional
+        Runs the model, instead of this process; it has the whole of it in one library then.
     """
     mod = with_functions(
         mod, {v: f.with_attr(ORIGIN, str(v.name_hint)) for v, f in mod.functions_items() if is_prim_func(f)}
@@ -68,14 +73,21 @@ def with_variants(
     code = folder / "sites.cc"
     code.write_text(source(made.sites, FFI), encoding="utf-8")
     library = folder / "variants.so"
-    cc.create_shared(str(library), [path for path, _ in paths.values() if path is not None] + [str(code)],
-                     options=["-O2"])  # fmt: skip
-    loaded = tvm.runtime.load_module(str(library))
+    objects = [path for path, _ in paths.values() if path is not None]
+    cc.create_shared(str(library), [*objects, str(code)], options=["-O2"])
+    if server is None:
+        kernels = [tvm.runtime.load_module(str(library))]
+    else:
+        kernels = [tvm.runtime.load_static_library(path, []) for path in objects]
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, made.module())
     told = dict(lowered.attrs) if lowered.attrs else {}
     others, constants = list(told.get("external_mods", [])), dict(told.get("const_name_to_constant", {}))
-    run = vm_build._vmlink(builder, target, None, ext_libs=[loaded, *others], params=constants).mod
+    run = vm_build._vmlink(builder, target, None, ext_libs=[*kernels, *others], params=constants).mod
+    if server is not None:
+        save_model(relax.VMExecutable(run), whole := folder / "model.so", [str(code)])
+        sent = Sent(server, whole)
+        return Linked(sent, library, made.sites, SentTable(sent, len(made.sites)), made.failed, made.arguments)
     table = Table(library, len(made.sites))
     return Linked(Compiled(run, run), library, made.sites, table, made.failed, made.arguments)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm.contrib import cc
+from tvm.contrib import cc, graph_executor
 
 from ..errors import ToolchainError, UsageError
 from ..explore.dispatch import PACKED as CONVENTION
@@ -30,6 +30,7 @@ from ..tuning.explorable import (
     for_fewer_cores,
     wanted_plans,
 )
+from ..tuning.remote_run import Sent, SentTable, Server, no_server
 from ..tuning.supervise import Pool, Reply
 from ..tvm_env.compiler import find_compiler, system_install
 from .building import ASKED
@@ -38,8 +39,9 @@ from .cuda_variants import CUBIN, checked_on_device, compile_sources, opened, ta
 from .cuda_variants import MODULE as DEVICE
 from .dense_weights import Asked
 from .line import LINE
-from .package import LoadedModel
+from .package import LoadedModel, save_params
 from .planned import TOP
+from .remote_model import RemoteModel
 from .tasks import task_of
 from .variant_worker import MODULE
 from .variants import Call, Graph
@@ -117,11 +119,13 @@ def _on_card(built: Any) -> bool:
 
 def explorable(
     job: Any, built: Any, top: int, share: Callable[[str], float], least: float, folder: Path, threads: int,
-    memory_bytes: int, tell: Callable[[str], None],
+    memory_bytes: int, tell: Callable[[str], None], server: Server | None = None,
 ) -> Explorable:  # fmt: skip
     """Link the `top` best plans of each operator to a built model; see ``models.line.ModelLine.explorable``."""
     _require(built)
     aim, card = job.aim, _on_card(built)
+    if card and server is not None:
+        raise no_server("cuda")
     asked: dict[str, Asked] = getattr(built, ASKED)
     with Pool(threads, 1, DEVICE if card else MODULE) as pool:
         pool.start()  # they import TVM meanwhile
@@ -145,12 +149,15 @@ def explorable(
                 if path in bad:
                     owns[key].failed[label] = bad[path]
                     del objects[key, label]
-        linked = _linked(graph, built, owns, classes, objects, folder, memory_bytes)
+        linked = _linked(graph, built, owns, classes, objects, folder, memory_bytes, job.model.inputs, server)
         tell("check")
         known = {key: own.known for key, own in owns.items()}
         if card:
             cubins = _cubins(map(str, objects.values()), folder)
             failed = checked_on_device(pool, aim.target, linked, cubins, classes, known)
+        elif server is not None:
+            with server.checkers(threads) as checkers:
+                failed = checked(checkers, LINE, aim.target, linked, classes, known)
         else:
             failed = checked(pool, LINE, aim.target, linked, classes, known)
     return Explorable(linked.model, linked, classes, known, failed, LINE, aim.target)
@@ -239,7 +246,7 @@ def _why(reply: Reply) -> str:
 
 def _linked(
     graph: Graph, built: Any, owns: Mapping[str, _Own], classes: Mapping[str, str],
-    objects: Mapping[tuple[str, str], Path], folder: Path, memory: int,
+    objects: Mapping[tuple[str, str], Path], folder: Path, memory: int, inputs: Any, server: Server | None,
 ) -> Linked:  # fmt: skip
     """Link the model's kernels, their variants and the sites, and load the graph that calls them."""
     failed: dict[tuple[str, str], str] = {}
@@ -263,7 +270,14 @@ def _linked(
                 failed[call.kernel, label] = why
     _drop(graph.calls, classes, failed)
     sites = [call.site() for call in graph.calls]
-    library, model = _loaded(graph, built, sites, [f"{path}.o" for path in objects.values()], folder / "variants.so")
+    own_objects = [f"{path}.o" for path in objects.values()]
+    if server is not None:
+        library, text = _written(built, sites, own_objects, folder / "variants.so"), graph.through_sites(sites)
+        weights_there = bytearray(save_params(graph.params))
+        model: Any = RemoteModel(sent := Sent(server, library), _executor(text, weights_there), inputs,
+                                 getattr(built, REPORT))  # fmt: skip
+        return Linked(model, library, sites, SentTable(sent, len(sites)), failed, arguments, weights)
+    library, model = _loaded(graph, built, sites, own_objects, folder / "variants.so")
     if _on_card(built):
         table: Table = table_of(library, len(sites))
     else:
@@ -276,6 +290,30 @@ def _loaded(
 ) -> tuple[Path, LoadedModel]:
     """Return a library of the model's kernels, further object files and sites, and the graph that calls them, loaded.
     """
+    _written(built, sites, objects, library)
+    text = graph.through_sites(sites)
+    if _on_card(built):
+        run = opened(os.fspath(library), _cubins(objects, library.parent))
+    else:
+        run = tvm.runtime.load_module(os.fspath(library))
+        for other in built.empty.imported_modules:
+            run.import_module(other)
+    return library, LoadedModel.of_parts(run, text, graph.params, getattr(built, REPORT))
+
+
+def _executor(text: str, weights: bytearray) -> Callable[[Any, Any], Any]:
+    """Return a function of a library and a device: the executor of a graph."""
+
+    def made(library: Any, device: Any) -> Any:
+        module = graph_executor.create(text, library, device)
+        module.load_params(weights)
+        return module
+
+    return made
+
+
+def _written(built: Any, sites: Sequence[Site], objects: Sequence[str], library: Path) -> Path:
+    """Link the model's kernels, further object files and sites into a library; return its path."""
     code, card = library.with_suffix(".cc"), _on_card(built)
     code.write_text(source(sites, CONVENTION, events=card), encoding="utf-8")
     if card:
@@ -284,14 +322,7 @@ def _loaded(
     else:
         own = written(built.kernels.objects, str(library.parent))
     cc.create_shared(os.fspath(library), [*objects, *own, os.fspath(code)], options=["-O2"])
-    text = graph.through_sites(sites)
-    if card:
-        run = opened(os.fspath(library), _cubins(objects, library.parent))
-    else:
-        run = tvm.runtime.load_module(os.fspath(library))
-        for other in built.empty.imported_modules:
-            run.import_module(other)
-    return library, LoadedModel.of_parts(run, text, graph.params, getattr(built, REPORT))
+    return library
 
 
 def _cubins(objects: Iterable[str], folder: Path) -> list[str]:

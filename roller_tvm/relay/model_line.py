@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from roller_tvm.roller.rprogram import Plan
     from roller_tvm.session import Session
     from roller_tvm.tuning.explorable import Explorable
+    from roller_tvm.tuning.remote_run import Server
 
 
 class RelayModels(ModelLine):
@@ -114,6 +115,16 @@ class RelayModels(ModelLine):
             packed=job.packed, chosen=chosen,
         )  # fmt: skip
 
+    def sent(self, built: Any, inputs: Signature, server: Server) -> LoadedModel:
+        from tvm.contrib.graph_executor import GraphModule
+
+        from roller_tvm.relay.remote_model import RemoteModel
+        from roller_tvm.tuning.remote_run import written_for
+
+        held = written_for(server, lambda path: self.save(built, path))
+        return RemoteModel(held, lambda library, device: GraphModule(library["default"](device)), inputs,
+                           getattr(built, REPORT))  # fmt: skip
+
     def state_of(self, place: Path) -> Path:
         return place.with_name(f"{place.name}.explore")
 
@@ -126,11 +137,11 @@ class RelayModels(ModelLine):
 
     def explorable(
         self, job: Job, built: Any, records: Any, top: int, share: Callable[[str], float], least: float, folder: Path,
-        threads: int, memory_bytes: int, tell: Callable[[str], None],
+        threads: int, memory_bytes: int, tell: Callable[[str], None], server: Server | None,
     ) -> Explorable:  # fmt: skip
         from roller_tvm.relay.exploring import explorable
 
-        return explorable(job, built, top, share, least, folder, threads, memory_bytes, tell)
+        return explorable(job, built, top, share, least, folder, threads, memory_bytes, tell, server)
 
     def _choices_of(self, place: Path) -> Path:
         return place.with_name(f"{place.name}.choices")

@@ -10,10 +10,12 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from ..errors import MeasureError, UsageError
+from ..errors import MeasureError, UsageError, last_line
 from ..folders import variable, work_folder
 from .session import Limits
 from .supervise import Pool, Worker
@@ -26,6 +28,12 @@ WAIT_S = 30.0
 SEND_S = 20.0
 #: Seconds that a tracker may take to answer.
 CONNECT_S = 5.0
+#: Seconds between two questions to a tracker that does not answer.
+PAUSE_S = 0.5
+#: Kind of an error: there is no server any more.
+LOST_SERVER = "server lost"
+#: In the message of an error: the server is gone, not the kernel wrong.
+LOST = ("socket", "closed", "connection", "reset", "broken pipe", "recv", "rpc", "terminated", "eof")
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,45 @@ def servers(tracker: Tracker) -> int:
             "start one: python -m tvm.exec.rpc_server --tracker HOST:PORT --key KEY", "server",
         )  # fmt: skip
     return count
+
+
+def request(tracker: Tracker, wait_s: float = WAIT_S, session_s: float = 0.0) -> Any:
+    """Return a session with one of a tracker's servers, waited for: a restart may be under way.
+
+    Parameters
+    ----------
+    session_s : float
+        Seconds after which the server ends the session; 0 for never.
+
+    Raises
+    ------
+    MeasureError
+        There is no server for so long.
+    """
+    from tvm import rpc
+
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            require_listening(tracker.host, tracker.port)
+            connected = rpc.connect_tracker(tracker.host, tracker.port)
+            return connected.request(tracker.key, session_timeout=session_s, max_retry=1)
+        except Exception as error:  # whatever TVM raises of a connection
+            if time.monotonic() > end:
+                what, remedy = f"no server within {wait_s:g} s: {last_line(error)}", "start one, or look at its log"
+                raise MeasureError(what, str(tracker), remedy, LOST_SERVER) from error
+        time.sleep(PAUSE_S)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error tells of a lost connection.
+
+    Examples
+    --------
+    >>> is_lost(RuntimeError("rpc: Connection reset by peer")), is_lost(ValueError("a shape does not fit"))
+    (True, False)
+    """
+    return any(word in str(error).lower() for word in LOST)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from ..device.rates import Rates, Request
 from ..errors import MeasureError, ProfileError, ToolchainError, last_line
 from ..folders import work_folder
 from ..tvm_env.compiler import architecture, cross_compiler, is_foreign, system_install
-from .remote import Tracker, require_listening, servers
+from .remote import Tracker, request, servers
 
 #: Seconds that a session may last: a profile takes some ten.
 SESSION_S = 300.0
@@ -137,14 +137,9 @@ class _Shell:
 @contextlib.contextmanager
 def _shell(tracker: Tracker, compiler: str) -> Iterator[_Shell]:
     """Yield a shell on one of a tracker's servers."""
-    from tvm import rpc
-
     servers(tracker)
     try:
-        require_listening(tracker.host, tracker.port)
-        connected = rpc.connect_tracker(tracker.host, tracker.port)
-        session = connected.request(tracker.key, session_timeout=SESSION_S, max_retry=1)
-        shell = _Shell(session, compiler)
+        shell = _Shell(request(tracker, session_s=SESSION_S), compiler)
     except (ProfileError, MeasureError):
         raise
     except Exception as error:  # whatever TVM raises of a connection, or of a library that it cannot load

@@ -10,27 +10,26 @@ import math
 import pickle
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import ToolchainError
+from ..errors import MeasureError, ToolchainError
 from ..tvm_env.compiler import cross_compiler, is_foreign
 from . import numerics, worker
 from .line import in_order, worker_side
-from .remote import Told, require_listening
+from .remote import Told, Tracker, is_lost, request
 from .session import PACKED
 from .supervise import Failed, last_line
 
+Result = TypeVar("Result")
+
 #: Attempts of a candidate whose connection is lost.
 ATTEMPTS = 2
-#: Seconds between two questions to a tracker that does not answer.
-PAUSE_S = 0.5
-#: In the message of an error: the server is gone, not the kernel wrong.
-LOST = ("socket", "closed", "connection", "reset", "broken pipe", "recv", "rpc", "terminated", "eof")
 #: In the message of a session that its server has ended.
 EXPIRED = "RPCSessionTimeoutError"
 
@@ -57,7 +56,7 @@ def library(key: str, number: int, mode: int) -> Path:
 
 def device_present(kind: str) -> bool:
     """Return whether a server has a device of this kind."""
-    with _session() as remote:
+    with held() as remote:
         return bool(_device(remote, kind).exist)
 
 
@@ -105,25 +104,16 @@ def _linker(target: Any) -> dict[str, Any]:
     return {"fcompile": cc.cross_compiler(compiler)}
 
 
-class _session:  # noqa: N801  (a context manager)
+class held:  # noqa: N801  (a context manager)
     """A session with a server, waited for; its end frees the server."""
 
     def __enter__(self) -> Any:
-        from tvm import rpc
-
-        told, error = Told.here(), None
-        end = time.monotonic() + told.wait_s
-        while True:
-            try:
-                require_listening(told.host, told.port)
-                tracker = rpc.connect_tracker(told.host, told.port)
-                self._remote = tracker.request(told.key, session_timeout=told.session_s, max_retry=1)
-                return self._remote
-            except Exception as caught:  # whatever TVM raises of a connection: a restart may be under way
-                error = caught
-            if time.monotonic() > end:
-                raise Failed("server lost", f"no server within {told.wait_s:g} s: {last_line(error)}") from error
-            time.sleep(PAUSE_S)
+        told = Told.here()
+        try:
+            self._remote = request(Tracker(told.host, told.port, told.key), told.wait_s, told.session_s)
+        except MeasureError as error:
+            raise Failed(error.kind, error.what) from error
+        return self._remote
 
     def __exit__(self, *_: object) -> None:
         self._remote = None
@@ -135,17 +125,21 @@ def _device(remote: Any, kind: str) -> Any:
 
 def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) -> dict[str, Any]:
     """Run a candidate on a server, as ``worker.run`` does here; times come from the server's own clock."""
+    return attempted(partial(_run, key, number, mode, options))
+
+
+def attempted(call: Callable[[], Result]) -> Result:
+    """Return the result of a call that holds a server; one that is lost is tried once more."""
     lost = ""
     for _ in range(ATTEMPTS):
         try:
-            return _run(key, number, mode, options)
+            return call()
         except Failed:
             raise
         except Exception as error:  # whatever TVM raises of a kernel, or of a connection
-            text = str(error)
-            if EXPIRED in text:
+            if EXPIRED in str(error):
                 raise Failed("run timeout", f"its session was ended after {Told.here().session_s:g} s") from error
-            if not any(word in text.lower() for word in LOST):
+            if not is_lost(error):
                 raise Failed("run error", last_line(error)) from error
             lost = last_line(error)
     raise Failed("crash", f"the connection was lost {ATTEMPTS} times: {lost}")
@@ -157,7 +151,7 @@ def _run(key: str, number: int, mode: int, options: dict[str, Any]) -> dict[str,
     inputs: Sequence[Any] = opened.inputs
     if mode == PACKED:  # values matter to no time
         inputs = numerics.make_inputs([t for n, t in enumerate(sent.tensors) if n not in sent.outputs])
-    with _session() as remote:
+    with held() as remote:
         device = _device(remote, opened.target.kind.name)
         remote.upload(str(path))
         module = remote.load_module(path.name)

@@ -1,0 +1,44 @@
+"""A built model of the Relay line on a server of TVM's RPC tracker, run by the graph executor there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..models.arguments import Signature
+from ..tuning.model_report import ModelReport
+from ..tuning.remote_run import Sent
+from .package import LoadedModel, set_inputs
+
+
+class RemoteModel(LoadedModel):
+    """A model in a library that is sent; its argument is a mapping of names to values here.
+
+    Parameters
+    ----------
+    sent : Sent
+    executor : function of (library, device)
+        Returns the graph executor of the loaded library.
+    inputs : mapping of name to (shape, dtype)
+    report : ModelReport
+    """
+
+    def __init__(
+        self, sent: Sent, executor: Callable[[Any, Any], Any], inputs: Signature, report: ModelReport
+    ) -> None:
+        self._sent, self._make, self._turn, self._given = sent, executor, 0, None
+        self.inputs, self.report, self.kind = inputs, report, "cpu"
+
+    def call(self, *arguments: Any) -> Any:
+        return self._sent.server.retried(lambda: self._run(*arguments))
+
+    def _run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        library, server = self._sent.module, self._sent.server
+        if self._turn != server.turn:
+            self.module, self._turn, self._given = self._make(library, server.device), server.turn, None
+        if inputs is not self._given:
+            set_inputs(self.module, inputs)
+            self._given = inputs
+        self.module.run()
+        outputs = [self.module.get_output(n) for n in range(self.module.get_num_outputs())]
+        return [output.copyto(server.device) for output in outputs]
