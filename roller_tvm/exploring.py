@@ -75,6 +75,7 @@ class ModelExploration:
         self.inputs = inputs if inputs is not None else seeded(session.inputs)
         folder, built = Path(self._folder.name), session.built()
         self.server = Server(tracker) if tracker is not None else None
+        times: Mapping[str, float]
         if self.server is not None:
             times = self._predicted(built)
         else:
@@ -100,7 +101,7 @@ class ModelExploration:
         self.running.warm_up(*self.arguments(self.inputs))
         self.notes: list[str] = []
 
-    def _predicted(self, built: Any) -> dict[str, float]:
+    def _predicted(self, built: Any) -> Mapping[str, float]:
         """Return the predicted seconds of each operator, all its calls together."""
         found: Counter[str] = Counter()
         for plan in getattr(built, REPORT).plans:

@@ -83,7 +83,8 @@ class Forms:
             return "the server is lost"
         count = form.values.get("threads")
         here = self.session.server is None
-        given = self.session.request.threads is not None or (here and count is not None and wanted_threads(count) != count)
+        cut = here and count is not None and wanted_threads(count) != count
+        given = self.session.request.threads is not None or cut
         return "their number was given" if count is not None and given else ""
 
     @property

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # imported when used: running a built model needs neither pla
     from ..session import Session
     from ..tuning.explorable import Explorable
     from ..tuning.remote_run import Server
+    from .arguments import Signature
     from .importing import Importer, Model
     from .package import LoadedModel
 

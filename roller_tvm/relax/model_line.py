@@ -19,12 +19,13 @@ from ..models.planning import with_relax_llvm
 from ..tools import tool
 
 if TYPE_CHECKING:
+    from ..models.arguments import Signature
     from ..models.package import LoadedModel
     from ..roller.rprogram import Plan
     from ..session import Session
     from ..tuning.explorable import Explorable
-    from ..tuning.remote_run import Server
     from ..tuning.model_report import KernelPlan
+    from ..tuning.remote_run import Server
 
 
 class RelaxModels(ModelLine):

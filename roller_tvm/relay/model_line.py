@@ -13,10 +13,12 @@ from roller_tvm.device.from_target import parse_target
 from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.models.choices import Choices, Form, prepares
 from roller_tvm.models.line import Aim, Job, ModelLine, Request, Retune
+from roller_tvm.models.package import REPORT
 from roller_tvm.tools import tool
 from roller_tvm.tvm_env import import_relay_tvm
 
 if TYPE_CHECKING:
+    from roller_tvm.models.arguments import Signature
     from roller_tvm.models.package import LoadedModel
     from roller_tvm.roller.rprogram import Plan
     from roller_tvm.session import Session

@@ -131,7 +131,7 @@ def servers(tracker: Tracker) -> int:
     return count
 
 
-def request(tracker: Tracker, wait_s: float = WAIT_S, session_s: float = 0.0) -> Any:
+def request(tracker: Tracker, wait_s: float | None = None, session_s: float = 0.0) -> Any:
     """Return a session with one of a tracker's servers, waited for: a restart may be under way.
 
     Parameters
@@ -146,10 +146,11 @@ def request(tracker: Tracker, wait_s: float = WAIT_S, session_s: float = 0.0) ->
     """
     from tvm import rpc
 
+    wait_s = WAIT_S if wait_s is None else wait_s
     end = time.monotonic() + wait_s
     while True:
         try:
-            require_listening(tracker.host, tracker.port)
+            servers(tracker)  # without one the request would never end
             connected = rpc.connect_tracker(tracker.host, tracker.port)
             return connected.request(tracker.key, session_timeout=session_s, max_retry=1)
         except Exception as error:  # whatever TVM raises of a connection

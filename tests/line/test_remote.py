@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.te
 pytest.importorskip("tvm")
 
+import roller_tvm  # noqa: E402
+from roller_tvm import exploring  # noqa: E402
 from roller_tvm.errors import MeasureError, UsageError  # noqa: E402
 from roller_tvm.tuning import remote  # noqa: E402
 from roller_tvm.tuning.remote import Tracker, servers  # noqa: E402
@@ -109,6 +112,72 @@ def test_a_server_that_is_killed_and_a_tracker_that_is_restarted_cost_no_task(su
 
     result = subject.tune(tmp_path / subject.file, 2, limits=QUICK, tracker=farm.where, progress=fault)
     assert [t.status for t in result.tasks if t.task.weight] == ["measured"] * 2, str(result)
+
+
+def explored(subject, farm, folder, **options):
+    """Explore the model on servers; return the result, and the outputs before and after."""
+    model = roller_tvm.compile(subject.model.mod, subject.target, params=subject.model.params)
+    x = {name: np.random.default_rng(2).random(shape, "float32") for name, (shape, _) in model.inputs.items()}
+    before = model.run(x)[0]
+    result = model.explore(
+        x, top=3, records=folder / subject.file, tracker=f"127.0.0.1:{farm.port}", key="test", **options
+    )
+    return result, before, model.run(x)[0]
+
+
+@pytest.mark.one_line("relay")
+@pytest.mark.slow
+def test_a_model_is_explored_on_a_server(subject, farm, tmp_path, workers_here, monkeypatch):
+    monkeypatch.setattr(exploring, "LEAST", 0.0)
+    result, before, after = explored(subject, farm, tmp_path, runs=30)
+    assert result.runs == 30 or result.done
+    assert any(row.tried > 1 for row in result.rows) and not result.failed, str(result)
+    assert all(row.best_s > 0 for row in result.rows if row.done)
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_server_that_is_killed_while_it_explores_is_replaced(subject, farm, tmp_path, workers_here, monkeypatch):
+    monkeypatch.setattr(exploring, "LEAST", 0.0)
+    seen = []
+
+    def kill(exploration):
+        seen.append(exploration.server.turn)
+        if len(seen) == 1:
+            for process in farm.servers:
+                farm.kill(process)
+            farm.servers.append(farm.start_server(3))
+            farm.wait(1)
+
+    result, before, after = explored(subject, farm, tmp_path, progress=kill)
+    assert result.done and max(seen) > seen[0], seen
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_without_servers_what_was_learnt_is_kept(subject, farm, tmp_path, workers_here, monkeypatch):
+    monkeypatch.setattr(exploring, "LEAST", 0.0)
+
+    def kill(_):
+        monkeypatch.setattr(remote, "WAIT_S", 1.0)
+        for process in farm.servers:
+            farm.kill(process)
+
+    with pytest.raises(MeasureError, match="server"):
+        explored(subject, farm, tmp_path, progress=kill)
+    monkeypatch.undo()
+    monkeypatch.setattr(exploring, "LEAST", 0.0)
+    farm.servers.append(farm.start_server(3))
+    farm.wait(1)
+    result, *_ = explored(subject, farm, tmp_path)
+    assert result.done and result.runs > len(result.wall_s)
+
+
+def test_servers_answer_no_requests(subject):
+    with pytest.raises(UsageError, match="requests"):
+        roller_tvm.compile(subject.model.mod, subject.target).explore(online=True, tracker="127.0.0.1:1", key="test")
 
 
 @pytest.mark.slow

@@ -193,8 +193,3 @@ def test_two_explorers_of_one_file_and_ctrl_c_lose_no_record(expected, tmp_path)
     assert written == sorted(written) and one.running.done
     right(one.start.run({"x": X}), expected)
     assert json.loads((tmp_path / "records.json.explore").read_text())["runs"] >= 1
-
-
-def test_a_tracker_is_refused_with_the_reason():
-    with pytest.raises(UsageError, match="no server can do it"):
-        roller_tvm.compile(network(), TARGET).explore(tracker="127.0.0.1:9190", key="board")
