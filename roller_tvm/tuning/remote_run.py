@@ -1,4 +1,4 @@
-"""A model that runs on a server of TVM's RPC tracker; one that is lost is replaced, and gets what it had loaded.
+"""A model's runs on a server of TVM's RPC tracker; a lost server is replaced, and the library sent again.
 
 The server needs TVM's runtime and no compiler: models are built and linked here.
 """
