@@ -197,13 +197,13 @@ def pocl(request):
 @pytest.fixture
 def said(monkeypatch):
     """Names of forms that are said to be faster, and those that were run; two threads may be had, none was asked."""
-    from roller_tvm import forms
+    from roller_tvm import forms, session
     from roller_tvm.explore.running import Verdict
     from roller_tvm.tvm_env import threads
 
     monkeypatch.setattr(threads, "_asked", None)
     monkeypatch.delenv(threads.ENVIRONMENT, raising=False)
-    monkeypatch.setattr(forms, "use_threads", lambda given=None, otherwise=None: given or min(otherwise, 2))
+    monkeypatch.setattr(session, "use_threads", lambda given=None, otherwise=None: given or min(otherwise, 2))
     monkeypatch.setattr(forms, "wanted_threads", lambda otherwise=None: otherwise)
     told = {"faster": [], "ran": [], "why": ""}
     keep = forms.Forms._keep
@@ -216,7 +216,7 @@ def said(monkeypatch):
     def tried(own, form):
         with monkeypatch.context() as patch:
             answer = Verdict(form.name in told["faster"], 2e-6, 1e-6, told["why"])
-            patch.setattr(forms, "faster", lambda plain, other, rule, end, ready: (ready(1), other(), answer)[-1])
+            patch.setattr(forms, "faster", lambda plain, other, rule, end, ready, here: (ready(1), other(), answer)[-1])
             return original(own, form)
 
     original = forms.Forms._tried
