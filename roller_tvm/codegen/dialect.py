@@ -55,8 +55,12 @@ class Dialect:
 
     def asking(self, buffer: Any, index: Any, level: int) -> Any:
         """Return the statement that asks a level of cache for the line of an element."""
+        return self.asking_at(self.tir.address_of(self.tir.BufferLoad(buffer, [index])), level)
+
+    def asking_at(self, address: Any, level: int) -> Any:
+        """Return the statement that asks a level of cache for the line at an address."""
         flags = (self.tir.const(flag, "int32") for flag in (_READ, level, _DATA))
-        return self.tir.Evaluate(self.prefetch(self.tir.address_of(self.tir.BufferLoad(buffer, [index])), *flags))
+        return self.tir.Evaluate(self.prefetch(address, *flags))
 
     def allocated(self, buffer: Any, body: Any) -> Any:
         """Return a statement with a buffer of its own."""

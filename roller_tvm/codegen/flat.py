@@ -191,20 +191,23 @@ def names_of(body: Any) -> dict[int, Any]:
 
 
 def loop_of(
-    tir: Any, name: str, extent: int, body: Callable[[Any], Any], kind: int | None = None, dtype: str = "int32"
+    tir: Any, name: str, extent: Any, body: Callable[[Any], Any], kind: int | None = None, dtype: str = "int32"
 ) -> Any:
     """Return a loop of `extent` trips of what `body` makes of its variable; of one trip, the body alone.
 
     Parameters
     ----------
+    extent : int or Expr
     kind : int, optional
         Of a loop that stays one whatever its trips: parallel, vectorized.
     """
     first = tir.const(0, dtype)
-    if extent == 1 and kind is None:
-        return body(first)
+    if isinstance(extent, int):
+        if extent == 1 and kind is None:
+            return body(first)
+        extent = tir.const(extent, dtype)
     var = tir.Var(name, dtype)
-    return tir.For(var, first, tir.const(extent, dtype), SERIAL if kind is None else kind, body(var))
+    return tir.For(var, first, extent, SERIAL if kind is None else kind, body(var))
 
 
 def with_body(loop: Any, body: Any, tir: Any, trips: Any = None) -> Any:

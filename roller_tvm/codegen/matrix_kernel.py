@@ -93,6 +93,8 @@ class MatrixKernel:
         Write products of tiles as loops, for CPUs without a matrix unit: tests of all but the unit itself.
     within : function of a row, optional
         Returns whether a row of the result is one that is wanted; by default all are.
+    rows : Expr, optional
+        Number of rows where it is known at each call; `tiles` are those of any number then, without windows.
     """
 
     def __init__(
@@ -104,27 +106,33 @@ class MatrixKernel:
         units: int,
         emulated: bool = False,
         within: Callable[[Any], Any] | None = None,
+        rows: Any = None,
     ) -> None:
         self.dialect = dialect_here()
         self.tir = tir = self.dialect.tir
         self.tiles, self.left, self.right = tiles, left, right
         self.epilogue, self.units, self.emulated, self.within = epilogue, units, emulated, within
-        height, width, depth = tiles.blocks
-        #: Blocks of rows that a core multiplies together; blocks of rows and of terms whose parts are kept.
-        self.together = min(tiles.row_blocks, -(-height // units)) if tiles.by_rows else tiles.row_blocks
+        height, width, _ = tiles.blocks
+        self.open, self.rows = rows is not None, tiles.rows if rows is None else rows
+        #: Blocks of rows, and those that a core multiplies together; blocks of rows and of terms whose parts are kept.
+        self.height = tir.Var("height", "int64") if self.open else height
+        busiest = tiles.row_blocks if self.open else -(-height // units)
+        self.together = min(tiles.row_blocks, busiest) if tiles.by_rows else tiles.row_blocks
         self.behind = -(-tiles.beyond // BLOCK)
         deep = tiles.depth_blocks if tiles.by_rows and not tiles.taps else tiles.deep
-        self.kept = (self.together if tiles.by_rows else height) + self.behind, deep
+        self.kept = (self.together if tiles.by_rows else self.height) + self.behind, deep
         self.parts = tir.decl_buffer([self.kept[0] * self.kept[1] * OPERAND], "uint16", "parts")
         self.largest = tir.decl_buffer([self.kept[0] * LANES], "uint32", "largest")
         self.above = tir.decl_buffer([LANES], "uint32", "above")
-        blocks = 1 if tiles.chunks == 1 else height * width
+        #: Blocks of columns of a core.
+        self.across = width if tiles.by_rows else -(-width // units)
+        blocks = 1 if tiles.chunks == 1 else self.together * self.across
         self.sums = tir.decl_buffer([blocks * BLOCK * BLOCK], "float32", "sums")
         self.unit = TileUnit(tir, emulated)
 
     def body(self) -> Any:
         """The statement of the whole kernel."""
-        rest = [] if self.tiles.chunks == 1 else self.sums_allocated()
+        rest = [self.tir.Bind(self.height, self.blocks_of(self.rows, BLOCK))] if self.open else []
         if not self.tiles.by_rows:
             rest += [*self.parts_allocated(), self.loop("p", self.kept[0], self.split, PARALLEL)]
         return self.in_order([*self.unit.asked(), *rest, self.loop("t", self.units, self.share, PARALLEL)])
@@ -152,7 +160,7 @@ class MatrixKernel:
 
         def one(k: Any, r: Any, h: Any) -> Any:
             row = block * BLOCK + r
-            at = self.part(k, 0, slot * BLOCK + r) + h * LANES
+            at = self.part(k, 0, slot, r) + h * LANES
             start = ((chunk * deep if per_chunk else 0) + k) * DEPTH + h * LANES
 
             def element(v: Any) -> Any:
@@ -175,35 +183,38 @@ class MatrixKernel:
             some = self.vector(element)
             if self.tiles.terms % DEPTH:
                 some = tir.IfThenElse(start < self.tiles.terms, some, self.vector(nothing))
-            return tir.IfThenElse(row < rows, some, self.vector(nothing)) if rows % BLOCK or self.behind else some
+            whole = not self.behind and self.divides(BLOCK, rows)
+            return some if whole else tir.IfThenElse(row < rows, some, self.vector(nothing))
 
-        rows, plane = self.tiles.rows + self.tiles.beyond, self.kept[0] * BLOCK * DEPTH
+        rows, plane = self.rows + self.tiles.beyond, self.part(0, 1, 0)
         halves = self.loop(
             "k", deep, lambda k: self.loop("r", BLOCK, lambda r: self.loop("h", 2, lambda h: one(k, r, h)))
         )
         return self.in_order([clear, halves])
 
-    def part(self, block: Any, part: int, row: Any) -> Any:
-        """Return the place of a part of a kept row's first term, of a block of its terms."""
-        return ((block * PARTS + part) * (self.kept[0] * BLOCK) + row) * DEPTH
+    def part(self, block: Any, part: int, slot: Any, row: Any = 0) -> Any:
+        """Return the place of a part of a row's first term, of a block of its terms; `slot` is the rows' kept block.
+
+        Rows of windows begin anywhere in a block, so all rows lie together; others have all terms of a block together.
+        """
+        if self.behind:
+            return ((block * PARTS + part) * (self.kept[0] * BLOCK) + slot * BLOCK + row) * DEPTH
+        return ((slot * self.kept[1] + block) * PARTS + part) * (BLOCK * DEPTH) + row * DEPTH
 
     # Products ----------------------------------------------------------------------------------------------------
 
     def share(self, thread: Any) -> Any:
         """The blocks of one core: chunks of rows, in them chunks of the sum, in them columns, in them rows."""
         tir, tiles = self.tir, self.tiles
-        height, width, _ = tiles.blocks
-        own = [-(-extent // self.units) for extent in (height, width)]
-        rows = own[0] if tiles.by_rows else height
-        columns = width if tiles.by_rows else own[1]
-        together = self.together
+        height, width, columns, together = self.height, tiles.blocks[1], self.across, self.together
+        rows = self.blocks_of(height, self.units) if tiles.by_rows else height
 
         def within(first: Any, ii: Any, made: Callable[[Any], Any], j: Any = None) -> Any:
             """Return the statement of a block of rows, behind checks of its number and of the columns'."""
             inside = first * together + ii
             i = thread * rows + inside if tiles.by_rows else inside
-            limits = [inside < rows] if rows % together else []
-            limits += [i < height] if tiles.by_rows and height % self.units else []
+            limits = [] if self.divides(together, rows) else [inside < rows]
+            limits += [i < height] if tiles.by_rows and not self.divides(self.units, height) else []
             limits += [j < width] if j is not None and not tiles.by_rows and width % self.units else []
             found = made(i)
             for limit in limits:
@@ -214,7 +225,7 @@ class MatrixKernel:
             def column(jj: Any) -> Any:
                 j = jj if tiles.by_rows else thread * columns + jj
                 return self.loop("i", together, lambda ii: within(
-                    first, ii, lambda i: self.block(i, j, chunk, ii, together), j))  # fmt: skip
+                    first, ii, lambda i: self.block(i, j, chunk, ii, jj), j))  # fmt: skip
 
             products = self.loop("j", columns, column)
             if not tiles.by_rows:
@@ -226,11 +237,11 @@ class MatrixKernel:
             return self.in_order([tir.IfThenElse(chunk == 0, split, None) if tiles.chunks > 1 else split, products])
 
         loops = self.loop(
-            "first", -(-rows // together),
+            "first", self.blocks_of(rows, together),
             lambda first: self.loop("chunk", tiles.chunks, lambda chunk: pass_(first, chunk)),
         )  # fmt: skip
         own_memory = self.parts_allocated() if tiles.by_rows else []
-        own_memory += self.sums_allocated() if tiles.chunks == 1 else []
+        own_memory += self.sums_allocated()
         own_memory += [tir.AllocBuffer(self.above)] if self.behind else []
         return self.in_order([*own_memory, *self.unit.configured(), loops, *self.unit.released()])
 
@@ -239,24 +250,26 @@ class MatrixKernel:
         tir, last = self.tir, int(self.sums.shape[0]) - 1
         return [tir.AllocBuffer(self.sums), tir.BufferStore(self.sums, tir.const(0.0, "float32"), [last])]
 
-    def block(self, i: Any, j: Any, chunk: Any, number: Any, passes: int) -> Any:
+    def block(self, i: Any, j: Any, chunk: Any, number: Any, across: Any) -> Any:
         """Add a chunk of the sum of one block, and compute what follows after the last.
 
-        The block is one of `passes` that follow one another and read the same panel of the constant.
+        The block is the one of that `number` of those that follow one another and read the same panel of the constant,
+        the panel one of those of a core.
         """
-        tir, (height, width, _), chunks = self.tir, self.tiles.blocks, self.tiles.chunks
-        base = 0 if chunks == 1 else (i * width + j) * (BLOCK * BLOCK)
-        whole = self.products(i, j, chunk, base, 2, number, passes)
-        if self.tiles.last_rows <= ROWS:
-            half = self.products(i, j, chunk, base, 1, number, passes)
-            whole = half if height == 1 else tir.IfThenElse(i < height - 1, whole, half)
+        tir, chunks, height = self.tir, self.tiles.chunks, self.tiles.blocks[0]
+        base = 0 if chunks == 1 else (number * self.across + across) * (BLOCK * BLOCK)
+        whole = self.products(i, j, chunk, base, 2, number, self.together)
+        if self.open or self.tiles.last_rows <= ROWS:
+            half = self.products(i, j, chunk, base, 1, number, self.together)
+            more = self.rows - i * BLOCK > ROWS if self.open else i < height - 1
+            whole = half if not self.open and height == 1 else tir.IfThenElse(more, whole, half)
         after = self.in_order([self.exact_again(i, j, base, number), self.followed(i, j, base)])
         return self.in_order([whole, after if chunks == 1 else tir.IfThenElse(chunk == chunks - 1, after, None)])
 
     def products(self, i: Any, j: Any, chunk: Any, base: Any, halves: int, number: Any, passes: int) -> Any:
         """One block's tiles, over a chunk of the sum."""
         tir, depth, own = self.tir, self.tiles.blocks[2], self.tiles.depth_blocks
-        row = (number if self.tiles.by_rows else i) * BLOCK
+        slot = number if self.tiles.by_rows else i
         tiles = [(TOTALS[a][b], base + a * ROWS * BLOCK + b * ROWS) for a in range(halves) for b in range(2)]
         zero = self.in_order([self.unit.zero(tile) for tile, _ in tiles])
         if self.tiles.chunks > 1:
@@ -270,9 +283,9 @@ class MatrixKernel:
             def left(ahead: int, part: int) -> Any:
                 """Return the place of the rows' parts, of a step ahead."""
                 if not self.tiles.taps:
-                    return self.part((k if self.tiles.by_rows else at) + ahead, part, row)
+                    return self.part((k if self.tiles.by_rows else at) + ahead, part, slot)
                 place, block = tir.floordiv(at + ahead, self.tiles.deep), tir.floormod(at + ahead, self.tiles.deep)
-                return self.part(block, part, row + self.shifted(place))
+                return self.part(block, part, slot, self.shifted(place))
 
             found: list[Any] = []
             panel = ((j + 1) * depth + chunk * own) * OPERAND
@@ -400,7 +413,12 @@ class MatrixKernel:
         asked += [one for n in range(OPERAND // line) for one in (
             (self.parts, left[n // each] + n % each * line, FIRST_LEVEL),
             (self.right, right + OPERAND + n * line, FIRST_LEVEL))]  # fmt: skip
-        return [self.dialect.asking(*one) for one in asked]
+        return [self.dialect.asking_at(self.address(buffer, at), level) for buffer, at, level in asked]
+
+    def address(self, buffer: Any, at: Any) -> Any:
+        """Return where an element of two bytes is, without a read of it, which TVM would bound by all loops around."""
+        start = self.tir.address_of(self.tir.BufferLoad(buffer, [0]))
+        return self.tir.handle_add_byte_offset(start, at * 2)
 
     # Words -------------------------------------------------------------------------------------------------------
 
@@ -411,11 +429,20 @@ class MatrixKernel:
         """Return a statement for rows that are wanted: the last block may have fewer."""
         if self.within is not None:
             found = self.tir.IfThenElse(self.within(row), found, None)
-        if self.tiles.last_rows == BLOCK:
+        if self.divides(BLOCK, self.rows):
             return found
-        return self.tir.IfThenElse(row < self.tiles.rows, found, None)
+        return self.tir.IfThenElse(row < self.rows, found, None)
 
-    def loop(self, name: str, extent: int, body: Callable[[Any], Any], kind: int | None = None) -> Any:
+    def blocks_of(self, count: Any, size: int) -> Any:
+        """Return how many blocks of a size a number makes up, the last one perhaps in part."""
+        return -(-count // size) if isinstance(count, int) else self.tir.floordiv(count + (size - 1), size)
+
+    @staticmethod
+    def divides(size: int, count: Any) -> bool:
+        """Return whether a number is known to make up whole blocks."""
+        return size == 1 or (isinstance(count, int) and count % size == 0)
+
+    def loop(self, name: str, extent: Any, body: Callable[[Any], Any], kind: int | None = None) -> Any:
         return loop_of(self.tir, name, extent, body, kind, "int64")
 
     def vector(self, body: Callable[[Any], Any]) -> Any:

@@ -92,6 +92,11 @@ class MatrixTiles:
         return _beyond(self.taps)
 
     @property
+    def form(self) -> tuple[int, bool]:
+        """Choices that hold for any number of rows."""
+        return self.depth_blocks, self.by_rows
+
+    @property
     def chunks(self) -> int:
         """Parts of the sum, computed one after the other."""
         return self.blocks[2] // self.depth_blocks
@@ -117,6 +122,7 @@ def matrix_tiles(
     device: DeviceSpec,
     moved_bytes: int = 0,
     taps: tuple[tuple[int, int], ...] = (),
+    form: tuple[int, bool] | None = None,
 ) -> MatrixTiles | None:
     """Return the blocks of a product of float32 by a constant; None without a matrix unit, or if they do not fit.
 
@@ -128,6 +134,8 @@ def matrix_tiles(
         Of the tensors that are read and written beside the constant.
     taps : tuple of (int, int)
         As of `MatrixTiles`.
+    form : (int, bool), optional
+        `MatrixTiles.form`, where it is given; by default the fastest one.
 
     Examples
     --------
@@ -176,5 +184,6 @@ def matrix_tiles(
         seconds = nanoseconds * 1e-9 + launches * device.launch_overhead_us * 1e-6
         return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds, taps)
 
-    ways = [shared(chunk, by_rows) for chunk in reversed(kept) if kept[chunk] > 0 for by_rows in (False, True)]
+    forms = [(chunk, by_rows) for chunk in reversed(kept) if kept[chunk] > 0 for by_rows in (False, True)]
+    ways = [shared(*one) for one in forms if form is None or one == form]
     return min(ways, key=lambda tiles: tiles.seconds, default=None)

@@ -8,6 +8,7 @@ ORIGIN = "roller_tvm.origin"
 CONNECTED = "roller_tvm.connected"
 #: Attribute of a recurrence's kernel: its layer, as JSON.
 RECURRENCE = "roller_tvm.recurrence"
-#: Mark of a kernel that `MatrixProducts` made.
+#: Marks of kernels that `MatrixProducts` made: of known rows, and of any number of them, with a family's kernels.
 MATRIX = "roller_tvm.matrix_product"
-PLANNED = (CONNECTED, RECURRENCE, MATRIX)
+OPEN_MATRIX = "roller_tvm.open_matrix_product"
+PLANNED = (CONNECTED, RECURRENCE, MATRIX, OPEN_MATRIX)

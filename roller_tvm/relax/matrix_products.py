@@ -15,6 +15,7 @@ from ..device.matrix_unit import names_matrix_unit
 from ..forks import shared
 from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
 from ..tir.nodes import key, parameters
+from ..tir.open_axes import is_open
 from ..tir.product_nests import ProductNest, product_nest
 from .candidates import seconds_alone
 from .constants import array_of
@@ -22,12 +23,19 @@ from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .marks import MATRIX
 from .modules import called_tir, changed_by, is_prim_func
-from .schedule import Note, kernel_like
+from .open_matrices import OnUnit, OpenProduct, open_product
+from .open_schedule import Likely
+from .schedule import SCHEDULED, Note, kernel_like
+from .size_checks import likely_sizes
 
 #: Ends the name of a function on the unit.
 ON_UNIT = "_matrix"
 #: How much faster a product must be predicted on the matrix unit: the model's error.
 GAIN = 1.15
+
+
+#: A product of an open number of rows, and the unit's kernels of it.
+Open = tuple[OpenProduct, tuple[OnUnit, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,31 +65,45 @@ class MatrixProducts:
 
     def __init__(self, target: Any = None, device: DeviceSpec | str | None = None, emulated: bool = False) -> None:
         found = find_target(target)
-        self.device, self.emulated = device_of(device, found), emulated
+        self.device, self.emulated, self.target = device_of(device, found), emulated, str(found)
         self.named = emulated or names_matrix_unit(parse_target(found).attrs)
         self.notes: list[Note] = []
 
     def __call__(self, mod: Any) -> Any:
         """Return the module with its products on the matrix unit."""
-        if not (chosen := self._all_chosen(mod)):
+        chosen = self._all_chosen(mod, False) | self._all_chosen(mod, True)
+        if not chosen:
             return mod
         changer = _Changer(mod, chosen, self)
         changed = changed_by(changer, mod)
-        for var, made in changer.made.items():
-            tiles = chosen[var].tiles
-            self.notes.append(Note(str(made.name_hint), "cpu.matrix", tiles.seconds * 1e6, plan=str(tiles)))
+        for made, words in changer.made.values():
+            self.notes.append(Note(str(made.name_hint), **words))
         return without_dead_code(changed)
 
     def chosen(self, mod: Any) -> dict[str, float]:
-        """Return the functions that it would replace, with their predicted seconds on the unit."""
-        return {str(var.name_hint): one.tiles.seconds for var, one in self._all_chosen(mod).items()}
+        """Return the functions of known extents that it would replace, with their predicted seconds on the unit."""
+        found = self._all_chosen(mod, False).items()
+        return {str(var.name_hint): one.tiles.seconds for var, one in found if isinstance(one, _Chosen)}
 
-    def _all_chosen(self, mod: Any) -> dict[Any, _Chosen]:
+    def _all_chosen(self, mod: Any, opened: bool) -> dict[Any, _Chosen | Open]:
+        """Return what is chosen of the functions of open extents, or of the others."""
         if self.device.kind != "cpu" or not self.named:
             return {}
-        functions = {var: func for var, func in mod.functions_items() if is_prim_func(func)}
-        found = shared(self._chosen, list(functions.values()), kernel_cache())  # forks leave their plans on disk
+        functions = {var: func for var, func in mod.functions_items() if is_prim_func(func) and is_open(func) == opened}
+        likely = likely_sizes(mod)
+
+        def choose(func: Any) -> _Chosen | Open | None:
+            return self._open(func, likely) if opened else self._chosen(func)
+
+        found = shared(choose, list(functions.values()), kernel_cache())  # forks leave their plans on disk
         return {var: one for var, one in zip(functions, found, strict=True) if one is not None}
+
+    def _open(self, func: Any, likely: Likely) -> Open | None:
+        if func.attrs and SCHEDULED in func.attrs:
+            return None
+        product = open_product(func, self.device, likely)
+        used = product.units(GAIN) if product is not None else ()
+        return (product, used) if product is not None and used else None
 
     def _chosen(self, func: Any) -> _Chosen | None:
         nest = product_nest(func)
@@ -92,7 +114,7 @@ class MatrixProducts:
             return None
         position = next(n for n, p in enumerate(parameters(func)) if key(p) == key(nest.right))
         rows, taps = (windows.all_rows, windows.taps) if windows else (nest.rows, ())
-        tiles = matrix_tiles(rows, nest.channels, nest.columns, self.device, nest.moved_bytes, taps)
+        tiles = matrix_tiles(rows, nest.channels, nest.columns, self.device, nest.moved_bytes(), taps)
         if tiles is None or position not in constant_parameters(func):
             return None
         apart = seconds_alone(func, self.device)
@@ -100,9 +122,13 @@ class MatrixProducts:
             return None
         return _Chosen(nest, tiles, position)
 
-    def func(self, one: _Chosen) -> Any:
-        """Return the function that is to compute a product."""
-        return product_func(one.nest, one.tiles, self.device.units, self.emulated)
+    def func(self, one: _Chosen | Open) -> tuple[Any, dict[str, Any]]:
+        """Return the function that is to compute a product, and words about it."""
+        if isinstance(one, _Chosen):
+            words = {"recipe": "cpu.matrix", "predicted_us": one.tiles.seconds * 1e6, "plan": str(one.tiles)}
+            return product_func(one.nest, one.tiles, self.device.units, self.emulated), words
+        product, used = one
+        return product.func(used, self.target, self.device.units, self.emulated)
 
 
 def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bool = False) -> Any:
@@ -124,10 +150,11 @@ def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bo
 class _Changer(relax.PyExprMutator):
     """Calls functions on the matrix unit, with packed weights."""
 
-    def __init__(self, mod: Any, chosen: dict[Any, _Chosen], products: MatrixProducts) -> None:
+    def __init__(self, mod: Any, chosen: dict[Any, _Chosen | Open], products: MatrixProducts) -> None:
         super().__init__(mod)
         self.chosen, self.products = chosen, products
-        self.made: dict[Any, Any] = {}  # a function's variable -> that of its product on the unit
+        #: A function's variable -> that of its product on the unit, and words about it.
+        self.made: dict[Any, tuple[Any, dict[str, Any]]] = {}
 
     def visit_call_(self, op: Any) -> Any:
         op = self.visit_expr_post_order(op)
@@ -135,11 +162,17 @@ class _Changer(relax.PyExprMutator):
         if called not in self.chosen:
             return op
         chosen, arguments = self.chosen[called], list(op.args[1].fields)
-        weights = array_of(arguments[chosen.weights])
+        product = chosen if isinstance(chosen, _Chosen) else chosen[0]
+        weights = array_of(arguments[product.weights])
         if weights is None or not is_splittable(weights):
             return op
-        weights = chosen.nest.matrix(weights)
         if called not in self.made:
-            self.made[called] = self.builder_.add_func(self.products.func(chosen), f"{called.name_hint}{ON_UNIT}")
-        arguments[chosen.weights] = relax.const(packed_weights(weights, chosen.tiles.places).reshape(-1), "uint16")
-        return relax.call_tir(self.made[called], relax.Tuple(arguments), list(op.ty_args))
+            func, words = self.products.func(chosen)
+            self.made[called] = self.builder_.add_func(func, f"{called.name_hint}{ON_UNIT}"), words
+        places = chosen.tiles.places if isinstance(chosen, _Chosen) else 1
+        packed = relax.const(packed_weights(product.nest.matrix(weights), places).reshape(-1), "uint16")
+        if isinstance(chosen, _Chosen):
+            arguments[product.weights] = packed
+        else:  # the others stay, for few rows
+            arguments.insert(chosen[0].inputs, packed)
+        return relax.call_tir(self.made[called][0], relax.Tuple(arguments), list(op.ty_args), *op.args[2:])

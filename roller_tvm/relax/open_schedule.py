@@ -18,7 +18,7 @@ from ..roller.features import Features
 from ..te.quotient import nodes_of
 from ..tir.nodes import analyzer_of_tvm
 from ..tir.open_axes import OpenAxes, open_axes
-from ..tir.open_choice import chosen
+from ..tir.open_choice import Instead, chosen
 from ..tir.open_tiles import Turn, tiled_kernel
 from ..tir.read import TirReading, read_prim_func
 
@@ -91,19 +91,25 @@ class OpenFunction:
             analyzer.bind(var, Range(size, size + 1))
         return max(1, int(analyzer.const_int_bound(extent).max_value))
 
-    def schedules(self) -> Iterator[tuple[Any, PlanFamily]]:
-        """Yield functions with a schedule, each with its family; raises ``MeasureError`` if there is none."""
+    def schedules(self, instead: Instead | None = None) -> Iterator[tuple[Any, PlanFamily]]:
+        """Yield functions with a schedule, each with its family; raises ``MeasureError`` if there is none.
+
+        Parameters
+        ----------
+        instead : Instead, optional
+            A kernel that goes before the family's at some sizes.
+        """
         reasons: list[str] = []
         for family in self.families():
             try:
-                yield self.scheduled(family), family
+                yield self.scheduled(family, instead), family
             except RollerError as error:
                 reasons.append(error.what)
         what = f"no family of plans could be applied: {(reasons or ['none made'])[0]}"
         raise MeasureError(what, where=self.name, kind="schedule error", remedy="name the sizes (buckets)")
 
-    def scheduled(self, family: PlanFamily) -> Any:
-        """Return the function with the schedule of a family."""
+    def scheduled(self, family: PlanFamily, instead: Instead | None = None) -> Any:
+        """Return the function with the schedule of a family, and another kernel before it."""
         used = sorted({rule.member for rule in family.rules})
         turns: list[Turn | None] = [None] * len(used)
         if family.in_turn:
@@ -112,9 +118,9 @@ class OpenFunction:
         if any(n > 1 for n in kernels[-1].least):
             raise MeasureError("no kernel serves the size 1", where=self.name, kind="schedule error")
         if family.in_turn:
-            return chosen(self.axes, kernels, None)
+            return chosen(self.axes, kernels, None, instead=instead)
         conditions = [self._condition(family, n, kernel.least) for n, kernel in zip(used[:-1], kernels, strict=False)]
-        return chosen(self.axes, kernels, conditions, launched=self.device.kind == "gpu")
+        return chosen(self.axes, kernels, conditions, self.device.kind == "gpu", instead)
 
     def _kernel(self, member: Member, parallel: bool, turn: Turn | None) -> Any:
         fixed, reading = self.reading(member.extents)

@@ -32,9 +32,30 @@ class TiledKernel:
     least: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Instead:
+    """A statement that runs instead of all kernels, where a condition holds.
+
+    Parameters
+    ----------
+    condition : Expr
+    body : Stmt
+    param : Buffer
+        An operand of its own, behind the inputs.
+    position : int
+        Of the operand among the parameters.
+    """
+
+    condition: Any
+    body: Any
+    param: Any
+    position: int
+
+
 def chosen(
-    axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[Any] | None, launched: bool = False
-) -> Any:
+    axes: OpenAxes, kernels: Sequence[TiledKernel], conditions: Sequence[Any] | None, launched: bool = False,
+    instead: Instead | None = None,
+) -> Any:  # fmt: skip
     """Return the function that runs the first kernel whose condition holds; the last one has none.
 
     Without conditions all kernels run, in turn. Kernels that are `launched` on a device stand in loops of one turn or
@@ -71,10 +92,14 @@ def chosen(
     else:
         for made, condition in reversed(list(zip(bodies[:-1], conditions, strict=True))):
             body = tirx.IfThenElse(condition, made, body)
+    params = list(axes.func.params)
+    if instead is not None:
+        body = tirx.IfThenElse(instead.condition, instead.body, body)
+        params.insert(instead.position, instead.param)
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt([*first.packing, body]) if first.packing else body,
                         alloc_buffers=allocated)  # fmt: skip
     func = axes.func
-    made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    made = tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
     return s_tir.renew_defs(made)
 
 

@@ -15,12 +15,14 @@ import numpy as np
 
 from ..errors import UnsupportedOperator
 from ..ir.stage import DTYPE_BYTES
-from .nodes import Nest, access_of, digits, is_axis, key, nests, parameters, variables
+from .nodes import Nest, access_of, digits, is_axis, key, nests, structurally_equal, tensors_of, variables
 from .open_axes import number
 from .placed import evaluate
 
 #: Nodes of the expression that is stored, at most: a value that is read twice stands in it twice.
 LARGEST = 400
+#: Stands for an extent that is not known: of the first axis of the rows alone, whose extent tells no place.
+OPEN = 2
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,9 @@ class ProductNest:
         Of the elements that are multiplied.
     out : Buffer
         The last stage's.
-    spatial, reduce : tuple of (Var, int)
-        Axes of the product, each with its extent.
+    spatial, reduce : tuple of (Var, int or Expr)
+        Axes of the product, each with its extent. One of the rows' axes may have an open one, if it is the first of
+        more than one element.
     across : frozenset of int
         Positions of the spatial axes that number the columns; the others number the rows.
     followers : tuple of Nest
@@ -99,7 +102,7 @@ class ProductNest:
     right: Any
     right_indices: tuple[Any, ...]
     out: Any
-    spatial: tuple[tuple[Any, int], ...]
+    spatial: tuple[tuple[Any, Any], ...]
     reduce: tuple[tuple[Any, int], ...]
     across: frozenset[int]
     followers: tuple[Nest, ...]
@@ -107,8 +110,13 @@ class ProductNest:
     padding: Nest | None = None
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Any:
         return prod(extent for n, (_, extent) in enumerate(self.spatial) if n not in self.across)
+
+    @property
+    def is_open(self) -> bool:
+        """True if the number of rows is not known."""
+        return any(number(extent) is None for _, extent in self.spatial)
 
     @property
     def columns(self) -> int:
@@ -122,17 +130,16 @@ class ProductNest:
         """Return whether terms and columns are neighbours from each multiple of `lanes`; last columns may be fewer."""
         return not self.reduce[-1][1] % lanes and (len(self.across) == 1 or not self.spatial[-1][1] % lanes)
 
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes of the tensors that the function reads or writes, without the right operand's."""
-        tensors = [p for p in parameters(self.func) if key(p) != key(self.right)]
-        return sum(prod(number(e) or 1 for e in t.shape) * DTYPE_BYTES.get(str(t.dtype), 1) for t in tensors)
+    def moved_bytes(self, size: int = 1) -> int:
+        """Return the bytes of what the function reads or writes, without the right operand; open extents are `size`."""
+        tensors = [p for p in tensors_of(self.func) if key(p) != key(self.right)]
+        return sum(prod(number(e) or size for e in t.shape) * DTYPE_BYTES.get(str(t.dtype), 1) for t in tensors)
 
     def places(self, row: Any, column: Any) -> list[Any]:
         """Return the indices of an element of the result."""
         positions, found = range(len(self.spatial)), dict[int, Any]()
         for place, own in ((row, [n for n in positions if n not in self.across]), (column, sorted(self.across))):
-            found.update(zip(own, digits(place, [self.spatial[n][1] for n in own]), strict=True))
+            found.update(zip(own, digits(place, [number(self.spatial[n][1]) or OPEN for n in own]), strict=True))
         return [found[n] for n in positions]
 
     def left_at(self, row: Any, term: Any) -> Any:
@@ -177,7 +184,7 @@ class ProductNest:
             found[spatial[row]] = self.spatial[spatial[row]][1] + (places - 1) * step, places, step
         if not self.slides or any(step < 1 for *_, step in found.values()):
             return None
-        if any(self.spatial[n][1] > 1 for n in own if n not in found):
+        if self.is_open or any(self.spatial[n][1] > 1 for n in own if n not in found):
             return None
         along = [found.get(n, (1, 1, 1)) for n in own]
         pixels, counts, steps = (tuple(one[part] for one in along) for part in range(3))
@@ -249,13 +256,13 @@ def product_nest(func: Any) -> ProductNest | None:
     (8, 64, 32, 1)
     """
     try:
-        (anchor, *followers), params = nests(func), parameters(func)
+        (anchor, *followers), params = nests(func), tensors_of(func)
     except UnsupportedOperator:
         return None
     padding = None
     if not anchor.reduce and followers and _pads(anchor):
         padding, (anchor, *followers) = anchor, followers
-    sizes = _sizes(anchor)
+    sizes = [iv.dom.extent for iv, _ in anchor.spatial]
     if not sizes or len(anchor.stores) != 1 or not anchor.reduce:
         return None
     terms = [number(iv.dom.extent) for iv, _ in anchor.reduce]
@@ -267,6 +274,9 @@ def product_nest(func: Any) -> ProductNest | None:
     if found is None:
         return None
     (left, left_at), (right, right_at), across = found
+    rows_of = [n for n in range(len(sizes)) if n not in across and number(sizes[n]) != 1]
+    if any(number(extent) is None for n, extent in enumerate(sizes) if n not in rows_of[:1]):
+        return None
     given = {key(p) for p in params} | {key(padding.stores[0].buffer) for padding in [padding] if padding}
     if padding and key(left) != key(padding.stores[0].buffer):
         return None
@@ -274,7 +284,9 @@ def product_nest(func: Any) -> ProductNest | None:
         return None
     stages = {key(result)}
     for nest in followers:
-        if nest.reduce or nest.elsewhere or len(nest.stores) != 1 or _sizes(nest) != sizes:
+        if nest.reduce or nest.elsewhere or len(nest.stores) != 1:
+            return None
+        if not _same_sizes([iv.dom.extent for iv, _ in nest.spatial], sizes):
             return None
         if not _reads_plainly(nest, stages):
             return None
@@ -288,7 +300,8 @@ def product_nest(func: Any) -> ProductNest | None:
     # Places of windows first, neighbours in memory last.
     summed = sorted(anchor.reduce, key=lambda axis: (key(axis[0].var) not in slide, key(axis[0].var) == last))
     spatial, reduce = (
-        tuple((iv.var, int(number(iv.dom.extent) or 0)) for iv, _ in axes) for axes in (anchor.spatial, summed)
+        tuple((iv.var, known if (known := number(iv.dom.extent)) is not None else iv.dom.extent) for iv, _ in axes)
+        for axes in (anchor.spatial, summed)
     )
     product = ProductNest(func, left, tuple(left_at), right, tuple(right_at), out, spatial, reduce, across,
                           tuple(followers), result, padding)  # fmt: skip
@@ -300,9 +313,12 @@ def _sliding(indices: Sequence[Any], rows: set[int]) -> set[int]:
     return set().union(*(used for used in map(variables, indices) if used & rows)) - rows
 
 
-def _sizes(nest: Nest) -> list[int] | None:
-    found = [number(iv.dom.extent) for iv, _ in nest.spatial]
-    return None if any(extent is None for extent in found) else [int(extent) for extent in found if extent is not None]
+def _same_sizes(extents: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether extents are the same numbers or expressions."""
+    def same(a: Any, b: Any) -> bool:
+        return number(a) == number(b) if number(a) is not None else bool(structurally_equal(a, b))
+
+    return len(extents) == len(others) and all(map(same, extents, others))
 
 
 def _operands(anchor: Nest) -> tuple[tuple[Any, list[Any]], tuple[Any, list[Any]]] | None:

@@ -99,6 +99,30 @@ def test_products_on_the_unit(case):
     assert error < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("depth", "by_rows"), [(1, False), (3, False), (1, True), (3, True)]
+)
+def test_rows_that_are_known_at_the_call(depth, by_rows):
+    tiles = MatrixTiles(150, 96, 80, 2, depth, by_rows, 1.0)
+    n = tirx.Var("n", "int64")
+    a, c = tirx.decl_buffer([n, 96], "float32", "a"), tirx.decl_buffer([n, 80], "float32", "c")
+    w = tirx.decl_buffer([tiles.blocks[1] * tiles.blocks[2] * OPERAND], "uint16", "w")
+    body = MatrixKernel(
+        tiles, lambda row, term: tirx.BufferLoad(a, [row, term]), w,
+        lambda row, column, value: tirx.BufferStore(c, value, [row, column]), UNITS, True, rows=n,
+    ).body()  # fmt: skip
+    func = tirx.PrimFunc([a, w, c], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
+    built = tvm.compile(
+        tvm.IRModule({"main": func}), tvm.target.Target({"kind": "llvm", "num-cores": UNITS, "mcpu": "haswell"})
+    )
+    for rows in (1, 16, 17, 32, 33, 64, 65, 127, 193):
+        x, weights = operands(MatrixTiles(rows, 96, 80, 2, depth, by_rows, 1.0), rows)
+        x[rows // 2, 3], weights[3] = np.inf if rows == 65 else 1.0, 1.0
+        out = tvm.runtime.tensor(np.full((rows, 80), np.nan, "float32"))
+        built["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(packed_weights(weights).reshape(-1)), out)
+        np.testing.assert_allclose(out.numpy(), x.astype("float64") @ weights, rtol=1e-4, atol=1e-4)
+
+
 def test_numbers_that_bfloat16_does_not_have():
     tiles = MatrixTiles(40, 64, 32, 2, 2, False, 1.0)
     x, w = operands(tiles)
