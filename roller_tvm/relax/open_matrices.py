@@ -20,7 +20,7 @@ from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError
 from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
-from ..planner.family_values import EACH, TYPICAL
+from ..planner.family_values import TYPICAL
 from ..tir.nodes import key, tensors_of
 from ..tir.open_axes import number
 from ..tir.open_choice import Instead
@@ -31,9 +31,9 @@ from .open_schedule import Likely, OpenFunction
 from .schedule import named_as
 from .structures import Function
 
-#: Sizes that stand for all, each for as many as `STEP`: those around it.
-STEP = 8
-SIZES = tuple(range(STEP // 2, 2 * EACH, STEP))
+#: Sizes that stand for all: how many they are, and for how many each stands, where an element is one row. Of pictures,
+#: each of many rows, there are fewer.
+COUNT, STEP = 64, 8
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class OpenProduct:
         instead = self._instead(used, units, emulated)
         made, family = next(OpenFunction(func, self.device, name, likely=likely).schedules(instead))
         typical = self.tiles(max(used[0].first, TYPICAL), used[0].form)
-        told = [f"{family.axes[0]} from {one.first}: {self.tiles(SIZES[-1], one.form)}" for one in reversed(used)]
+        told = [f"{family.axes[0]} from {one.first}: {self.tiles(self._sizes[-1], one.form)}" for one in reversed(used)]
         words = {
             "recipe": "cpu.matrix", "predicted_us": typical.seconds * 1e6 if typical else 0.0,
             "plan": "; ".join([*told, *str(family).splitlines()]),
@@ -114,7 +114,7 @@ class OpenProduct:
     def _instead(self, used: Sequence[OnUnit], units: int, emulated: bool) -> Instead:
         rows, body, right = self.nest.rows, None, None
         for one in used:
-            tiles = self.tiles(SIZES[-1], one.form)
+            tiles = self.tiles(self._sizes[-1], one.form)
             assert tiles is not None
             if right is None:
                 _, width, depth = tiles.blocks
@@ -125,18 +125,18 @@ class OpenProduct:
 
     def _units(self, gain: float) -> list[list[int]]:
         """Return first size and form of each kernel: those of the least mean time of all sizes, one or two."""
-        made = {form: [self.tiles(size, form) for size in SIZES] for form in self._forms()}
+        made = {form: [self.tiles(size, form) for size in self._sizes] for form in self._forms()}
         try:
             _, family = next(OpenFunction(self.nest.func, self.device, "main", likely=self.likely).schedules())
         except RollerError:
             return []
-        vectors = [log(family.seconds([size])) for size in SIZES]
+        vectors = [log(family.seconds([size])) for size in self._sizes]
         gains = {
             form: [-inf if own is None else vector - log(own.seconds * gain)
                    for own, vector in zip(tiles, vectors, strict=True)]
             for form, tiles in made.items()
         }  # fmt: skip
-        last = len(SIZES)
+        last = COUNT
         alone = max(((sum(g[n:]), n, form) for form, g in gains.items() for n in range(last)), default=(0.0, 0, ()))
         if alone[0] <= 0:
             return []
@@ -145,17 +145,25 @@ class OpenProduct:
             for f, g in permutations(gains, 2) for n, m in combinations(range(last), 2)
         ) if len(gains) > 1 else alone  # fmt: skip
         chosen = both[1:] if both[0] > alone[0] else alone[1:]
-        return [[1 + n * STEP, *map(int, form)] for n, form in zip(chosen[::2], chosen[1::2], strict=True)]
+        return [[1 + n * self._step, *map(int, form)] for n, form in zip(chosen[::2], chosen[1::2], strict=True)]
 
     def _forms(self) -> list[tuple[int, bool]]:
         """Return the forms that are best at some size."""
-        found = (self.tiles(size, None) for size in SIZES)
+        found = (self.tiles(size, None) for size in self._sizes)
         return list(dict.fromkeys(tiles.form for tiles in found if tiles is not None))
 
     @property
     def _each(self) -> int:
         """Rows of one element of the open axis."""
         return prod(number(e) or 1 for n, (_, e) in enumerate(self.nest.spatial) if n not in self.nest.across)
+
+    @property
+    def _step(self) -> int:
+        return STEP if self._each < STEP else 1
+
+    @property
+    def _sizes(self) -> range:
+        return range(max(1, self._step // 2), 1 + COUNT * self._step, self._step)
 
     def _words(self) -> tuple[Any, ...]:
         return Function(self.nest.func).text, self.device.name, self.device.digest(), self.likely

@@ -9,6 +9,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import relax, tirx  # noqa: E402
 
 from roller_tvm.relax import open_matrices, pipeline  # noqa: E402
+from roller_tvm.relax.layout import PlanLayout  # noqa: E402
 from roller_tvm.relax.matrix_products import MatrixProducts  # noqa: E402
 from roller_tvm.relax.open_matrices import OnUnit, open_product  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
@@ -81,6 +82,13 @@ def test_the_unit_takes_what_it_is_faster_at():
     units = product.units(1.15)
     assert 1 < units[0].first <= 128 and len(units) <= 2
     assert not product.units(1e9)
+
+
+def test_pictures_are_told_apart_one_by_one():
+    weights, n = values(64, 64, 1, 1), tirx.Var("n", "int64")
+    mod = module(lambda b, x: b.emit(OP.nn.conv2d(x, relax.const(weights))), (n, 64, 14, 14))
+    product = product_of(PlanLayout(LLVM, UNIT, only="blocked")(mod), UNIT)
+    assert product.nest.is_open and [unit.first for unit in product.units(0.1)][:1] == [1]
 
 
 def test_without_a_unit_there_is_none():
