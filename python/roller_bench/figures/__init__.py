@@ -37,6 +37,7 @@ FIGURES = {
     "draw-blur": "iteration_space:draw_blur",
     "prove-models": "model_proofs:prove_models",
     "explore": "explore:explore",
+    "servers": "servers:servers",
     "explore-gpu": "explore_gpu:explore_gpu",
     "predictions": "predictions:predictions",
     "plan-costs": "plans:plan_costs",
