@@ -24,6 +24,7 @@ OTHER = "riscv64-linux-gnu"
 
 
 def test_a_server_is_profiled_as_this_machine_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no profile of this machine
     asked = Request("fma32", 1, budget_ms=5, repeats=3)
 
     def measured(facts, run):
