@@ -28,13 +28,17 @@ CASES = [(w, d) for w in WORDS for d in ("avx2", "v100")]
 
 def lowered(words, name, features=NO_FEATURES):
     """Return a scheduled function, lowered, and the one before it was scheduled."""
+    operator, *params = words.split()
+    return lowered_tensors(list(te_operator(operator, **parse_params(" ".join(params)))), name, features)
+
+
+def lowered_tensors(tensors, name, features=NO_FEATURES):
     from tvm import te
 
     from roller_tvm.relax.proving import loops_of
     from roller_tvm.tir import read_prim_func
 
-    operator, *params = words.split()
-    func = te.create_prim_func(list(te_operator(operator, **parse_params(" ".join(params)))))
+    func = te.create_prim_func(tensors)
     reading, spec = read_prim_func(func), device(name)
     steps = schedule(reading.expression, None, spec, features).script.steps
     scheduled = apply_steps_tir(func, reading, steps).mod["main"]
@@ -103,6 +107,33 @@ def test_a_kernel_with_another_constant_is_not_proven(words, name):
         pytest.skip("reductions over threads, which the run knows not")
     assert wrong
     assert [kind for kind, m in wrong if prove_lowered(m, reference).answer == "proven"] == []
+
+
+@pytest.mark.parametrize("name", ["avx2", "v100"])
+def test_constants_that_a_condition_chooses_have_their_places(name):
+    from tvm import te, tirx
+
+    def shifted(first):
+        x, (a, b) = te.placeholder((48,), name="x"), (tirx.const(v, "float32") for v in (1.5, 2.5))
+        return [x, te.compute((48,), lambda i: x[i] + tirx.if_then_else(i < first, a, b), name="y")]
+
+    func, reference = lowered_tensors(shifted(20), name)
+    assert prove_lowered(func, reference).answer == "proven"
+    told = str(prove_lowered(lowered_tensors(shifted(21), name)[0], reference))
+    assert "values: refuted: y[20] should not take 1.5" in told, told
+
+
+def test_constants_that_a_condition_chooses_within_a_sum_are_undecided():
+    from tvm import te, tirx
+
+    def weighted(first):
+        x, k, (a, b) = te.placeholder((8, 48), name="x"), te.reduce_axis((0, 48)), (
+            tirx.const(v, "float32") for v in (1.5, 2.5))  # fmt: skip
+        return [x, te.compute((8,), lambda i: te.sum(x[i, k] * tirx.if_then_else(k < first, a, b), axis=k), name="y")]
+
+    _, reference = lowered_tensors(weighted(20), "avx2")
+    wrong, _ = lowered_tensors(weighted(21), "avx2")
+    assert prove_lowered(wrong, reference).answer == "undecided"
 
 
 def test_copies_that_run_ahead_have_to_be_waited_for():

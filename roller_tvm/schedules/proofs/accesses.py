@@ -48,6 +48,8 @@ class Accesses(Naming):
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
         self.said: list[str] = []  # rules of the last statement's accesses
         self.numbers: set[tuple[str, Way]] = set()  # constants of the statement that is read
+        self.chosen: list[tuple[str, Way, str, bool]] = []  # those that a condition chooses from others, and where
+        self.choosing = 0
 
     # Functions and statements -----------------------------------------------------------------------------------------
 
@@ -145,6 +147,8 @@ class Accesses(Naming):
         kind = kind_of(node)
         if kind in IMMEDIATE:
             self.numbers.add((repr(node.value), way))
+            if self.choosing:
+                self.chosen.append((repr(node.value), way, " and ".join(rules), exact))
             return
         if dtype_of_node(node).startswith("int") and not any(map(self._is_value, parts_of(node))):
             return  # of places alone, which are computed in other ways
@@ -155,10 +159,13 @@ class Accesses(Naming):
         if kind == "Select" or called(node) == "if_then_else":
             condition, yes, no = (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
             self._loads(condition, rules, exact, joined(way, (CHOICE,)), found)
+            alone = not (self._reads(yes) or self._reads(no))
+            self.choosing += alone
             for holds, part in ((True, yes), (False, no)):
                 text = self._text()
                 rule = closed(text, text.condition(condition, holds))
                 self._loads(part, [*rules, rule], exact and not text.opaque, way, found)
+            self.choosing -= alone
             return
         if kind == "Let":
             self.values[hash(node.var)] = node.value
@@ -176,6 +183,11 @@ class Accesses(Naming):
         parts = _direct_parts(node)
         for number, part in enumerate(parts):
             self._loads(part, rules, exact, joined(way, step_of(node, number, len(parts))), found)
+
+    def _reads(self, node: Any) -> bool:
+        """Return whether an expression is made of an element of a tensor."""
+        known = (self.values.get(hash(p)) for p in parts_of(node))
+        return any(map(is_load, parts_of(node))) or any(self._reads(value) for value in known if value is not None)
 
     def _is_value(self, node: Any) -> bool:
         """Return whether an expression may hold an element of a tensor."""
@@ -198,8 +210,14 @@ class Accesses(Naming):
                 made = [replace(a, elements=a.elements.intersect_domain(one), homes=a.homes.intersect_domain(one))
                         for a in made]  # fmt: skip
         numbers = frozenset(self.numbers)
-        self.kernel.statements.append(replace(statement, domain=domain, accesses=tuple(made), numbers=numbers))
+        chosen = tuple(
+            (number, way, self._parsed(self.isl.Set, f"{{ {space} : {rule} }}").intersect(domain), exact and self.exact)
+            for number, way, rule, exact in self.chosen
+        )
+        made_of = {"accesses": tuple(made), "numbers": numbers, "chosen": chosen}
+        self.kernel.statements.append(replace(statement, domain=domain, **made_of))
         self.numbers.clear()
+        self.chosen.clear()
 
     def _rules(self) -> str:
         """Return where the statement at the place is executed."""

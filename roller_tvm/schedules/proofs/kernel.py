@@ -162,6 +162,8 @@ class Statement:
         What combines the value with the element that it replaces: 'Add', 'Max', 'other', ...; '' if nothing does.
     numbers : frozenset of (str, tuple of str)
         The constants in its value, each with its way.
+    chosen : tuple of (str, tuple of str, isl.Set, bool)
+        The constants among which conditions choose, each with its way, where it is taken, and whether that is exact.
     folds : tuple of Fold
         Loops and threads of its place that are digits of other numbers.
     issued : bool
@@ -178,6 +180,7 @@ class Statement:
     exact: bool = True
     issued: bool = False
     numbers: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    chosen: tuple[tuple[str, tuple[str, ...], Any, bool], ...] = ()
     folds: tuple[Fold, ...] = ()
 
     @cached_property

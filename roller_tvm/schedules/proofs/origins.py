@@ -65,6 +65,8 @@ class Origins:
         Sums that hold the same term twice.
     numbers : set of (int, str, tuple of str)
         Output, a constant that reaches it, its way.
+    places : dict
+        Output, a constant among which conditions choose, its way -> the elements that it reaches.
     skipped : set of str
         Parts that could not be followed.
     """
@@ -75,6 +77,7 @@ class Origins:
     twice: list[str] = field(default_factory=list)
     skipped: set[str] = field(default_factory=set)
     numbers: set[tuple[int, str, Way]] = field(default_factory=set)
+    places: dict[tuple[int, str, Way], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kernel = self.flow.kernel
@@ -87,6 +90,7 @@ class Origins:
             for (s, ways), relation in self._reached(final).items():
                 self._inputs_of(number, kernel.statements[s], relation, ways)
                 self._terms_of(number, kernel.statements[s], relation, ways)
+                self._places_of(number, kernel.statements[s], relation, ways)
 
     def _reached(self, final: Any) -> dict[tuple[int, Ways], Any]:
         """Return the statements that reach an output's elements, and by which ways: output -> statement."""
@@ -116,6 +120,18 @@ class Origins:
                 return found
         self.skipped.add("a chain of stages without an end")
         return found
+
+    def _places_of(self, output: int, statement: Statement, relation: Any, ways: Ways) -> None:
+        """Note where constants reach an output among which conditions choose."""
+        for constant, way, where, exact in statement.chosen:
+            for whole in both_of(ways, frozenset({way})):
+                if is_neutral(constant, whole):
+                    continue
+                if not (exact and relation.is_single_valued()):
+                    self.skipped.add(f"where {constant} is taken")
+                    return
+                key, elements = (self.position[output], constant, whole), relation.intersect_range(where).domain()
+                self.places[key] = self.places[key].union(elements) if key in self.places else elements
 
     def _numbers_of(self, output: int, final: Any) -> None:
         """Note the constants that reach an output, from whichever iteration; a sum's start is one of its terms."""

@@ -29,6 +29,7 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
             told = told or _difference(scheduled.terms[key], reference.terms[key], key, kernel, both)
     if not told and same and scheduled.twice and not reference.twice:
         told = f"{scheduled.twice[0]} adds the same product twice"
+    told = told or _misplaced(scheduled, reference, kernel)
     other = sorted(f"another way of computing: {key[-1]}" for key in set(own) ^ set(wanted))
     other += sorted(f"another sum: {key[-1]}" for key in set(scheduled.terms) ^ set(reference.terms))
     other += [f"{text} adds the same term twice" for text in reference.twice]
@@ -38,6 +39,17 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
     if told and not (scheduled.skipped | reference.skipped):
         return Finding("values", REFUTED, told)
     return Finding("values", UNDECIDED, skipped[0]) if skipped else Finding("values", PROVEN)
+
+
+def _misplaced(scheduled: Origins, reference: Origins, kernel: Kernel) -> str:
+    """Return an element that has a constant where it should not, or lacks one; '' if there is none."""
+    names = [b for b in kernel.buffers if b.parameter]
+    for key in sorted(set(scheduled.places) & set(reference.places)):
+        own, wanted = scheduled.places[key], reference.places[key]
+        for extra, words in ((own.subtract(wanted), "should not take"), (wanted.subtract(own), "does not take")):
+            if not extra.is_empty():
+                return f"{names[key[0]].name}{point_of(extra)} {words} {key[1]}{parameters_of(extra, kernel)}"
+    return ""
 
 
 def _by_input(found: dict[Key, list[Any]]) -> dict[Key, list[Any]]:
