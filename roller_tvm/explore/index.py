@@ -29,9 +29,11 @@ class ProfileIndex:
 
     def __init__(self) -> None:
         self._samples: dict[tuple[str, Configuration], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._typical: dict[tuple[str, Configuration], float] = {}  # asked for over and over in each run
 
     def add(self, epoch: str, chosen: Configuration, member: str, seconds: float) -> None:
         """Add a sample."""
+        self._typical.pop((epoch, chosen), None)
         samples = self._samples[epoch, chosen][member]
         samples.append(seconds)
         if len(samples) > KEPT:
@@ -41,6 +43,7 @@ class ProfileIndex:
         """Drop all samples of an epoch."""
         for key in [key for key in self._samples if key[0] == epoch]:
             del self._samples[key]
+            self._typical.pop(key, None)
 
     def __iter__(self) -> Iterator[tuple[str, Configuration]]:
         """Yield the epochs and configurations that have samples."""
@@ -56,8 +59,11 @@ class ProfileIndex:
 
     def typical(self, epoch: str, chosen: Configuration) -> float:
         """Return the median; nan without a sample."""
-        samples = [s for own in self.of(epoch, chosen).values() for s in own]
-        return median(samples) if samples else float("nan")
+        found = self._typical.get((epoch, chosen))
+        if found is None:
+            samples = [s for own in self.of(epoch, chosen).values() for s in own]
+            found = self._typical[epoch, chosen] = median(samples) if samples else float("nan")
+        return found
 
     def pairs(self, epoch: str, one: Configuration, other: Configuration) -> Iterator[tuple[float, float]]:
         """Yield samples of two configurations taken at the same member, one after the other."""

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import BadInput, DiskFull, RecordError, cannot_write
 from ..folders import beside
 from .dispatch import Site, Table
-from .explorer import Explorer, Proposal
+from .explorer import SELDOM, Explorer, Proposal
 from .rule import Rule, slower
 from .tree import Choice, Configuration, Epoch, Phase, UpdateTree
 from .waiting import Waiting
@@ -101,6 +101,9 @@ class Exploration:
         self.explorer = Explorer(tree, rule, out, _read(state), seed)
         self.explorer.dropped.update({(name, ((PLAN, option),)): why for (name, option), why in bad.items()})
         self.wall_s: list[float] = []
+        #: Seconds of what is done beside the model's own run, in runs that explore.
+        self._beside_s: list[float] = []
+        self._seldom, self._rest = False, 0
         #: How much others have delayed the runs that explore.
         self.waiting = Waiting(here)
         self._at = {name: [int(m.split(" ")[0]) for m in members] for name, members in
@@ -139,8 +142,9 @@ class Exploration:
     def run(self, *arguments: Any) -> Any:
         """Run the model once, and learn from it unless all is known."""
         with self._lock:
-            if self.done:
+            if self.done or self._rests():
                 return self._timed(*arguments)
+            began = time.perf_counter()
             proposal = self._proposal()
             self._choose(proposal.chosen)
             result = self._timed(*arguments)
@@ -148,12 +152,23 @@ class Exploration:
             times = {name: [seconds[at] for at in own] for name, own in self._at.items()}
             self.explorer.learn(proposal, {n: own for n, own in times.items() if not any(t != t for t in own)})
             self._changed = True
-            if self.done:
+            if self.done or self._seldom:
                 self.settle()
+            self._beside_s.append(time.perf_counter() - began - self.wall_s[-1])
             if self.done or time.monotonic() - self._kept > KEEP_S:
                 with suppress(DiskFull, BadInput):  # no request fails for it: the next writing is tried later
                     self.keep()
             return result
+
+    def _rests(self) -> bool:
+        """Return whether a request does not explore, as exploring takes too long beside a run as short as this."""
+        if not self.careful or len(self.wall_s) < FIRST_RUNS:
+            return False
+        if len(self.wall_s) == FIRST_RUNS:
+            self._seldom = median(self._beside_s) > ALLOWED / 2 * median(self.wall_s)
+            self.settle()
+        self._rest = (self._rest + 1) % SELDOM if self._seldom else 0
+        return bool(self._rest)
 
     def _proposal(self) -> Proposal:
         if not self.careful:

@@ -15,6 +15,8 @@ import roller_tvm  # noqa: E402
 from roller_tvm import disk_cache, exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
 from roller_tvm.explore.dispatch import FFI, PACKED, Site, Table, Variant, source  # noqa: E402
+from roller_tvm.explore.explorer import SELDOM  # noqa: E402
+from roller_tvm.explore.running import FIRST_RUNS  # noqa: E402
 from roller_tvm.relax import variants  # noqa: E402
 from roller_tvm.relax.line import LINE  # noqa: E402
 from roller_tvm.relax.pipeline import prepare  # noqa: E402
@@ -221,6 +223,14 @@ def test_weights_in_further_layouts_have_a_limit(compiled, tmp_path, monkeypatch
     told = set(made._made.failed.values())
     assert not told or told == {"its weights in another layout need more memory than is given"}
     right(made.loaded.run(inputs), expected)
+
+
+def test_of_short_requests_few_explore(compiled, tmp_path):
+    model, inputs, expected = model_of(compiled)
+    explorer = model.explore(online=True, top=3, records=tmp_path / "records").exploration.running.explorer
+    for _ in range(FIRST_RUNS + 4 * SELDOM):
+        right(model.run(inputs), expected)
+    assert FIRST_RUNS < explorer.runs <= FIRST_RUNS + 4
 
 
 def test_what_cannot_be_explored_is_refused(compiled, tmp_path):

@@ -214,8 +214,8 @@ class Accesses(Naming):
             (number, way, self._parsed(self.isl.Set, f"{{ {space} : {rule} }}").intersect(domain), exact and self.exact)
             for number, way, rule, exact in self.chosen
         )
-        made_of = {"accesses": tuple(made), "numbers": numbers, "chosen": chosen}
-        self.kernel.statements.append(replace(statement, domain=domain, **made_of))
+        whole = replace(statement, domain=domain, accesses=tuple(made), numbers=numbers, chosen=chosen)
+        self.kernel.statements.append(whole)
         self.numbers.clear()
         self.chosen.clear()
 
