@@ -163,7 +163,7 @@ class Statement:
     numbers : frozenset of (str, tuple of str)
         The constants in its value, each with its way.
     chosen : tuple of (str, tuple of str, isl.Set, bool)
-        The constants among which conditions choose, each with its way, where it is taken, and whether that is exact.
+        Constants of a choice by conditions: each one's way, its iterations, and whether these are exact.
     folds : tuple of Fold
         Loops and threads of its place that are digits of other numbers.
     issued : bool
