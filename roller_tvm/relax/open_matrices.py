@@ -64,12 +64,6 @@ class OpenProduct:
     device : DeviceSpec
     likely : tuple of (name, size)
         As of `OpenFunction`.
-
-    Examples
-    --------
-    >>> product = open_product(func, device)
-    >>> [unit.first for unit in product.units(gain=1.15)]
-    [41, 169]
     """
 
     nest: ProductNest

@@ -8,16 +8,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from roller_bench.figures import NETWORKS, add_out, names, tell
 from roller_bench.slow_board import VARIABLE
 from roller_bench.zoo import onnx_model
+from roller_tvm.children import environment, python
 from roller_tvm.errors import MeasureError
 from roller_tvm.folders import variable
 from roller_tvm.models.line import Request, model_line
@@ -75,9 +74,9 @@ def _farm(count: int) -> Iterator[str]:
     with tempfile.TemporaryFile() as log:
 
         def start(*words: str) -> None:
-            environment: dict[str, Any] = {**os.environ, "TVM_NUM_THREADS": "1"}
-            processes.append(subprocess.Popen([sys.executable, "-m", *words], stdout=log, stderr=log, env=environment,
-                                              start_new_session=True))  # fmt: skip
+            made = subprocess.Popen(python("-m", *words), stdout=log, stderr=log, start_new_session=True,
+                                    env=environment({"TVM_NUM_THREADS": "1"}))  # fmt: skip
+            processes.append(made)
 
         try:
             start("tvm.exec.rpc_tracker", "--host", HOST, "--port", str(port), "--port-end", str(port + 1))
