@@ -9,7 +9,7 @@ list, some 50 ns a call. Kernels of a GPU are queued: there a site leaves an eve
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -234,4 +234,15 @@ class Table:
 
     def seconds(self) -> list[float]:
         """Return the seconds of each site since `choose`, all its calls together; nan if it was not called."""
-        return [ns * 1e-9 if calls else float("nan") for ns, calls in zip(self._ns, self._calls, strict=True)]
+        return seconds_of(self._ns, self._calls)
+
+
+def seconds_of(ns: Iterable[int], calls: Iterable[int]) -> list[float]:
+    """Return the seconds of sites; nan of those that were not called.
+
+    Examples
+    --------
+    >>> seconds_of([2000, 0], [1, 0])
+    [2e-06, nan]
+    """
+    return [spent * 1e-9 if count else float("nan") for spent, count in zip(ns, calls, strict=True)]

@@ -8,8 +8,9 @@ from typing import Any
 from tvm.runtime.vm import VirtualMachine
 
 from ..models.arguments import Signature
+from ..tuning.line import worker_side
 from ..tuning.model_report import ModelReport
-from ..tuning.remote_run import Sent, SentInputs
+from ..tuning.remote_run import Sent
 from .package import LoadedModel
 
 
@@ -24,24 +25,25 @@ class RemoteModel(LoadedModel):
     """
 
     def __init__(self, sent: Sent, inputs: Signature, report: ModelReport) -> None:
-        self._sent, self._given, self._machine, self._turn = sent, SentInputs(sent.server), None, 0
+        self._sent = sent
         self.inputs, self.report, self.kind = inputs, report, "cpu"
-
-    def _machine_there(self) -> Any:
-        module, server = self._sent.module, self._sent.server
-        if self._turn != server.turn:
-            self._machine, self._turn = VirtualMachine(module, server.device), server.turn
-        return self._machine
 
     def arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
         return [inputs[name] for name in self.inputs]
 
     def call(self, *arguments: Any) -> Any:
         def run() -> Any:
-            machine = self._machine_there()
-            tensors = self._given.tensors(dict(zip(self.inputs, arguments, strict=True)))
-            machine.set_input("main", *tensors.values())
+            machine, known = self._sent.opened(_machine)
+            for name, value in zip(self.inputs, arguments, strict=True):
+                if name not in known or known[name][0] is not value:
+                    known[name] = value, worker_side().tensor(value, self._sent.server.device)
+            machine.set_input("main", *(known[name][1] for name in self.inputs))
             machine.invoke_stateful("main")
             return machine.get_outputs("main")
 
         return self._sent.server.retried(run)
+
+
+def _machine(library: Any, device: Any) -> tuple[Any, dict[str, tuple[Any, Any]]]:
+    """Return the virtual machine of a library, and room for the inputs that it was sent: values here and there."""
+    return VirtualMachine(library, device), {}

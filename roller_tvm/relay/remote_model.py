@@ -26,19 +26,17 @@ class RemoteModel(LoadedModel):
     def __init__(
         self, sent: Sent, executor: Callable[[Any, Any], Any], inputs: Signature, report: ModelReport
     ) -> None:
-        self._sent, self._make, self._turn, self._given = sent, executor, 0, None
+        self._sent, self._make, self.module, self._given = sent, executor, None, None
         self.inputs, self.report, self.kind = inputs, report, "cpu"
 
     def call(self, *arguments: Any) -> Any:
         return self._sent.server.retried(lambda: self._run(*arguments))
 
     def _run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        library, server = self._sent.module, self._sent.server
-        if self._turn != server.turn:
-            self.module, self._turn, self._given = self._make(library, server.device), server.turn, None
-        if inputs is not self._given:
-            set_inputs(self.module, inputs)
-            self._given = inputs
+        module = self._sent.opened(self._make)
+        if module is not self.module or inputs is not self._given:
+            set_inputs(module, inputs)
+            self.module, self._given = module, inputs
         self.module.run()
         outputs = [self.module.get_output(n) for n in range(self.module.get_num_outputs())]
-        return [output.copyto(server.device) for output in outputs]
+        return [output.copyto(self._sent.server.device) for output in outputs]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import MeasureError, UsageError, last_line
-from ..explore.dispatch import CHOOSE, READ, Table
+from ..explore.dispatch import CHOOSE, READ, Table, seconds_of
 from ..folders import work_folder
 from .line import worker_side
 from .remote import LOST_SERVER, Tracker, is_lost, remote_pool, request, servers
@@ -67,6 +67,7 @@ class Server:
         if self._session is None:
             self._session = request(self.tracker)
             self.turn += 1
+            self._configure()
         return self._session
 
     @property
@@ -81,7 +82,8 @@ class Server:
         return count
 
     def _configure(self) -> None:
-        self.session.get_function(_CONFIGURE)(_BIG_CORES, self._threads)
+        if self._threads:
+            self.session.get_function(_CONFIGURE)(_BIG_CORES, self._threads)
 
     def retried(self, call: Callable[[], Result]) -> Result:
         """Return the result of a call that uses it, made once more on another server if it is lost.
@@ -101,8 +103,6 @@ class Server:
                     what, remedy = f"servers are lost: {last_line(error)}", "look at their logs; the same call goes on"
                     raise MeasureError(what, str(self.tracker), remedy, LOST_SERVER) from error
             self._session = None
-            if self._threads:
-                self._configure()
         raise AssertionError
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Sent:
     ) -> None:
         self.server, self.library, self._folder = server, library, folder
         self._name = f"{next(_NUMBERS)}.so"  # a file that is loaded must not be written to
-        self._turn, self._module = 0, None
+        self._turn, self._module, self._opened = 0, None, None
         #: Called after each sending.
         self.when_sent: list[Callable[[], None]] = []
 
@@ -144,10 +144,17 @@ class Sent:
         session = self.server.session
         if self._turn != self.server.turn:
             session.upload(str(self.library), self._name)
-            self._turn, self._module = self.server.turn, session.load_module(self._name)
+            self._turn, self._module, self._opened = self.server.turn, session.load_module(self._name), None
             for call in self.when_sent:
                 call()
         return self._module
+
+    def opened(self, make: Callable[[Any, Any], Any]) -> Any:
+        """Return what `make` has made of the loaded library and the server's CPU, once for each sending."""
+        module = self.module
+        if self._opened is None:
+            self._opened = make(module, self.server.device)
+        return self._opened
 
 
 def written_for(server: Server, write: Callable[[Path], Any]) -> Sent:
@@ -189,21 +196,4 @@ class SentTable(Table):
     def _read(self) -> list[float]:
         room = worker_side().tensor(np.zeros((2, len(self._variants)), "int64"), self._sent.server.device)
         self._sent.module[READ](room)
-        return [ns * 1e-9 if calls else float("nan") for ns, calls in zip(*room.numpy().tolist(), strict=True)]
-
-
-class SentInputs:
-    """The inputs of a run on a server, sent once as long as they are the same."""
-
-    def __init__(self, server: Server) -> None:
-        self._server, self._known, self._turn = server, dict[str, tuple[Any, Any]](), 0
-
-    def tensors(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return them as tensors of the server."""
-        device = self._server.device
-        if self._turn != self._server.turn:
-            self._known, self._turn = {}, self._server.turn
-        for name, value in inputs.items():
-            if name not in self._known or self._known[name][0] is not value:
-                self._known[name] = value, worker_side().tensor(np.asarray(value, order="C"), device)
-        return {name: self._known[name][1] for name in inputs}
+        return seconds_of(*room.numpy().tolist())
