@@ -8,10 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_fusion_arguments, add_winograd_argument, check_fusion_arguments
+from roller_tvm.cli.line import (
+    add_fusion_arguments,
+    add_tracker_arguments,
+    add_winograd_argument,
+    check_fusion_arguments,
+)
 from roller_tvm.cli.live import redrawn, write_picture
 from roller_tvm.cli.model import add_model_arguments, open_session, read_model, say
-from roller_tvm.cli.tune import INTERRUPTED, add_tracker_arguments, next_command
+from roller_tvm.cli.tune import INTERRUPTED, next_command
 from roller_tvm.errors import UsageError
 
 

@@ -96,3 +96,9 @@ def check_fusion_arguments(args: argparse.Namespace, *others: tuple[Any, str]) -
     for given, option in ((args.fusion_policy, "--fusion-policy"), *others):
         if given and not args.fuse_rtasks:
             raise UsageError("it is about what --fuse-rtasks does", option, "give --fuse-rtasks too")
+
+
+def add_tracker_arguments(parser: argparse.ArgumentParser, told: str) -> None:
+    """Add the address of a tracker, with its help, and the key of its servers."""
+    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
+    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the servers are registered")

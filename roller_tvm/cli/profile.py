@@ -6,6 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
+from roller_tvm.cli.line import add_tracker_arguments
 from roller_tvm.device import (
     CpuReport,
     CudaReport,
@@ -31,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     told = "measure latency and bandwidth between the ranks of mpirun (or two here) too: the device's network"
     parser.add_argument("--mpi", action="store_true", help=told)
-    told = "profile the CPU of a server of TVM's RPC tracker there, instead of this machine's"
-    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
-    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the server is registered")
+    add_tracker_arguments(parser, "profile the CPU of a server of TVM's RPC tracker there, instead of this machine's")
     told = "with --rpc-tracker: the server's target, if it is another machine: 'llvm -mtriple=aarch64-linux-gnu'"
     parser.add_argument("--target", metavar="TARGET", help=told)
     parser.add_argument("--json", action="store_true", help="print the device as JSON")

@@ -13,6 +13,7 @@ from typing import Any
 from roller_tvm.cli.line import (
     add_buckets_argument,
     add_fusion_arguments,
+    add_tracker_arguments,
     add_winograd_argument,
     check_fusion_arguments,
 )
@@ -54,12 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_fusion_arguments(parser)
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the convergence")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def add_tracker_arguments(parser: argparse.ArgumentParser, told: str) -> None:
-    """Add the address of a tracker, with its help, and the key of its servers."""
-    parser.add_argument("--rpc-tracker", metavar="HOST:PORT", help=told)
-    parser.add_argument("--rpc-key", metavar="KEY", help="key under which the servers are registered")
 
 
 def run(args: argparse.Namespace) -> int:

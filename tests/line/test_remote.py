@@ -1,11 +1,5 @@
 """Measuring on servers of TVM's RPC tracker, started by its own commands on loopback; what becomes of their faults."""
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,6 +9,7 @@ pytestmark = pytest.mark.te
 pytest.importorskip("tvm")
 
 import roller_tvm  # noqa: E402
+from roller_bench.farm import Farm  # noqa: E402
 from roller_tvm import exploring  # noqa: E402
 from roller_tvm.errors import MeasureError, UsageError  # noqa: E402
 from roller_tvm.tuning import remote  # noqa: E402
@@ -24,67 +19,12 @@ from roller_tvm.tuning.session import Limits  # noqa: E402
 QUICK = Limits(margin=1.0, run_s=5.0, repeats=4, finalists=2, rounds=1)
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-class Farm:
-    """A tracker and its servers."""
-
-    def __init__(self, folder):
-        self.folder, self.port, self.processes, self.tracker = folder, free_port(), [], None
-        self.start_tracker()
-
-    def _start(self, name, *words):
-        with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen([sys.executable, "-m", *words], stdout=log, stderr=log, start_new_session=True,
-                                       env={**os.environ, "TVM_NUM_THREADS": "1"})  # fmt: skip
-        self.processes.append(process)
-        return process
-
-    def start_tracker(self):
-        words = ("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(self.port))
-        self.tracker = self._start("tracker", *words, "--port-end", str(self.port + 1))
-
-    def start_server(self, number):
-        port = free_port()
-        return self._start(
-            f"server{number}", "tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", str(port), "--port-end",
-            str(port + 20), "--tracker", f"127.0.0.1:{self.port}", "--key", "test",
-        )  # fmt: skip
-
-    @property
-    def where(self):
-        return Tracker("127.0.0.1", self.port, "test")
-
-    def wait(self, count):
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            with contextlib.suppress(MeasureError):
-                if servers(self.where) >= count:
-                    return
-            time.sleep(0.2)
-        raise AssertionError((self.folder / "tracker.log").read_text()[-2000:])
-
-    def kill(self, process):
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def close(self):
-        for process in self.processes:
-            self.kill(process)
-
-
 @pytest.fixture
 def farm(tmp_path):
-    made = Farm(tmp_path)
-    made.servers = [made.start_server(n) for n in range(2)]
-    made.wait(2)
-    yield made
-    made.close()
+    with Farm(tmp_path) as made:
+        made.servers = [made.start_server() for _ in range(2)]
+        made.wait(2)
+        yield made
 
 
 @pytest.mark.one_line("relax")
@@ -120,7 +60,7 @@ def explored(subject, farm, folder, **options):
     x = {name: np.random.default_rng(2).random(shape, "float32") for name, (shape, _) in model.inputs.items()}
     before = model.run(x)[0]
     result = model.explore(
-        x, top=3, records=folder / subject.file, tracker=f"127.0.0.1:{farm.port}", key="test", **options
+        x, top=3, records=folder / subject.file, tracker=farm.address, key=farm.where.key, **options
     )
     return result, before, model.run(x)[0]
 
@@ -147,7 +87,7 @@ def test_a_server_that_is_killed_while_it_explores_is_replaced(subject, farm, tm
         if len(seen) == 1:
             for process in farm.servers:
                 farm.kill(process)
-            farm.servers.append(farm.start_server(3))
+            farm.servers.append(farm.start_server())
             farm.wait(1)
 
     result, before, after = explored(subject, farm, tmp_path, progress=kill)
@@ -169,7 +109,7 @@ def test_without_servers_what_was_learnt_is_kept(subject, farm, tmp_path, worker
         explored(subject, farm, tmp_path, progress=kill)
     monkeypatch.undo()
     monkeypatch.setattr(exploring, "LEAST", 0.0)
-    farm.servers.append(farm.start_server(3))
+    farm.servers.append(farm.start_server())
     farm.wait(1)
     result, *_ = explored(subject, farm, tmp_path)
     assert result.done and result.runs > len(result.wall_s)
@@ -200,8 +140,7 @@ def test_kernels_that_hang_on_a_server_are_counted(subject, farm, tmp_path, work
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_without_a_server_it_says_so(subject, tmp_path):
-    empty = Farm(tmp_path)
-    try:
+    with Farm(tmp_path) as empty:
         end = time.monotonic() + 30
         while True:
             with pytest.raises(MeasureError) as caught:
@@ -213,8 +152,6 @@ def test_without_a_server_it_says_so(subject, tmp_path):
         empty.kill(empty.tracker)
         with pytest.raises(MeasureError, match="does not answer"):
             subject.tune(None, 1, tracker=empty.where)
-    finally:
-        empty.close()
 
 
 @pytest.mark.parametrize("given", [("host", "k"), ("host:x", "k"), ("h:1", None), (None, "k"), ("h:99999", "k")])
@@ -224,4 +161,4 @@ def test_a_tracker_is_named_in_full(given):
 
 
 def test_neither_is_this_machine():
-    assert Tracker.of(None, None) is None and remote.Tracker.of("h:1", "k") == Tracker("h", 1, "k")
+    assert Tracker.of(None, None) is None and Tracker.of("h:1", "k") == Tracker("h", 1, "k")

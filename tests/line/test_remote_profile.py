@@ -9,6 +9,7 @@ import pytest
 pytestmark = [pytest.mark.te, pytest.mark.slow]
 pytest.importorskip("tvm")
 
+from roller_bench.farm import Farm  # noqa: E402
 from roller_tvm.device import cpu_profile  # noqa: E402
 from roller_tvm.device.cpu_detect import detect_cpu  # noqa: E402
 from roller_tvm.device.cpu_measure import estimated_profile  # noqa: E402
@@ -17,8 +18,6 @@ from roller_tvm.errors import ProfileError, ToolchainError  # noqa: E402
 from roller_tvm.tuning import remote_profile  # noqa: E402
 from roller_tvm.tuning.remote import Tracker  # noqa: E402
 from roller_tvm.tuning.remote_profile import remote_cpu_report  # noqa: E402
-
-from .test_remote import Farm  # noqa: E402
 
 OTHER = "riscv64-linux-gnu"
 
@@ -32,9 +31,8 @@ def test_a_server_is_profiled_as_this_machine_is(tmp_path, monkeypatch):
         return estimated_profile(facts)
 
     monkeypatch.setattr(cpu_profile, "measure_cpu", measured)
-    farm = Farm(tmp_path)
-    try:
-        server = farm.start_server(0)
+    with Farm(tmp_path) as farm:
+        server = farm.start_server()
         farm.wait(1)
         report = remote_cpu_report(farm.where, refresh=True)
         here = detect_cpu(affinity=frozenset(os.sched_getaffinity(server.pid)))
@@ -45,8 +43,6 @@ def test_a_server_is_profiled_as_this_machine_is(tmp_path, monkeypatch):
         monkeypatch.setattr(remote_profile, "_compiler", lambda triple: shutil.which("gcc") or shutil.which("cc"))
         with pytest.raises(ProfileError, match=f"not of {OTHER}"):
             remote_cpu_report(farm.where, OTHER)
-    finally:
-        farm.close()
 
 
 def test_without_a_compiler_for_it_the_package_is_named(monkeypatch):

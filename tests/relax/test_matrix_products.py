@@ -11,7 +11,7 @@ tvm = pytest.importorskip("tvm")
 from tvm import relax  # noqa: E402
 
 from roller_tvm.device.spec import FrozenMap  # noqa: E402
-from roller_tvm.relax import matrix_products, pipeline  # noqa: E402
+from roller_tvm.relax import matrix_products  # noqa: E402
 from roller_tvm.relax.layout import PlanLayout  # noqa: E402
 from roller_tvm.relax.matrix_products import MatrixProducts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
@@ -49,19 +49,6 @@ def layer(rows=192, terms=256, columns=256):
 @pytest.fixture
 def whatever_is_predicted(monkeypatch):
     monkeypatch.setattr(matrix_products, "GAIN", 0.0)
-
-
-@pytest.fixture
-def emulated(monkeypatch):
-    """Builds whose matrix unit is emulated."""
-    made = []
-
-    def matrices(target, _device):
-        made.append(MatrixProducts(target, UNIT, emulated=True))
-        return made[-1]
-
-    monkeypatch.setattr(pipeline, "MatrixProducts", matrices)
-    return made
 
 
 def test_products_by_constants(emulated):

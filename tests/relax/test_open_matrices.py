@@ -8,9 +8,8 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, tirx  # noqa: E402
 
-from roller_tvm.relax import open_matrices, pipeline  # noqa: E402
+from roller_tvm.relax import open_matrices  # noqa: E402
 from roller_tvm.relax.layout import PlanLayout  # noqa: E402
-from roller_tvm.relax.matrix_products import MatrixProducts  # noqa: E402
 from roller_tvm.relax.open_matrices import OnUnit, open_product  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
 
@@ -18,19 +17,6 @@ from .networks import LLVM, module, values  # noqa: E402
 from .test_matrix_products import PLAIN, UNIT  # noqa: E402
 
 OP = relax.op
-
-
-@pytest.fixture
-def emulated(monkeypatch):
-    """Builds whose matrix unit is emulated."""
-    made = []
-
-    def matrices(target, _device):
-        made.append(MatrixProducts(target, UNIT, emulated=True))
-        return made[-1]
-
-    monkeypatch.setattr(pipeline, "MatrixProducts", matrices)
-    return made
 
 
 def layer(terms=64, columns=96, batch=1):
