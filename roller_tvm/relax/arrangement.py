@@ -114,10 +114,21 @@ class Convolution:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Tiles of Winograd's algorithm that can compute it; none unless its window is 3x3, its strides are 1."""
+        """Tiles of Winograd's algorithm that may pay; none unless its window is 3x3, its strides are 1."""
         plain = self.fixed and self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
         exact = self.dtype == self.out_dtype == "float32"  # transforms lose digits, of which halves have few
-        return tuple(POINTS) if plain and exact and self.weights[2:] == (WINDOW, WINDOW) else ()
+        if not (plain and exact and self.weights[2:] == (WINDOW, WINDOW)):
+            return ()
+        (n, c, h, w), (top, left, bottom, right), pairs = self.data, self.padding, prod(self.weights[:2])
+        rows = h + top + bottom - WINDOW + 1, w + left + right - WINDOW + 1
+        needs = {}
+        for tile in POINTS:
+            points = n * prod(-(-extent // tile) * (tile + WINDOW - 1) for extent in rows)
+            moved = points * (c + self.weights[0]) + (tile + WINDOW - 1) ** 2 * pairs
+            needs[tile] = points * pairs, moved  # products, and elements of images, results and weights
+        fewest = [min(need) for need in zip(*needs.values(), strict=True)]
+        best = [tile for tile, need in needs.items() if list(need) == fewest]
+        return tuple(best) or tuple(POINTS)
 
     @property
     def merged(self) -> Convolution | None:

@@ -73,6 +73,9 @@ class LayoutCosts:
         return conv.tiles if self.winograd and arrangement is not None and arrangement.holds(conv.data[1]) else ()
 
     def _by(self, conv: Convolution, arrangement: Arrangement | None, tile: int) -> float:
+        if tile:  # its transforms move whole vectors of channels: blocks of them take as long
+            arrangement = Arrangement()
+
         def seconds() -> float:
             inputs, output = conv.compute(arrangement, tile)
             return self._seconds([*inputs, output], constants=inputs[1:])

@@ -1,5 +1,7 @@
 """PlanLayout: what is arranged, what is left plain, where tensors are transformed, and that it computes the same."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from roller_tvm.relax.layout import PlanLayout  # noqa: E402
 from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
 from roller_tvm.relax.sums import SumsAsAdditions  # noqa: E402
-from roller_tvm.te.winograd import transformed_weights  # noqa: E402
+from roller_tvm.te.winograd import POINTS, transformed_weights  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
@@ -237,3 +239,15 @@ def test_winograd_is_chosen_where_it_pays_and_can_be_switched_off():
 def test_winograd_leaves_halves_alone():
     conv = Convolution((1, 16, 8, 8), (16, 16, 3, 3), (1, 1), (1,) * 4, (1, 1), 1, "float16", "float16")
     assert not conv.tiles
+
+
+@pytest.mark.parametrize("channels, side", [(16, 56), (64, 28), (256, 14), (512, 7)])
+def test_tiles_of_winograd_that_are_not_asked_for_would_not_be_faster(channels, side):
+    shapes, dtypes = ((1, channels, side, side), (channels, channels, 3, 3)), ("float32", "float32")
+    conv = Convolution(*shapes, (1, 1), (1,) * 4, (1, 1), 1, *dtypes)
+    costs, seconds = LayoutCosts(CPU), {}
+    for tile, arrangement in itertools.product(POINTS, (Arrangement(), Arrangement(CPU.vector_bytes // 4))):
+        inputs, output = conv.compute(arrangement, tile)
+        seconds.setdefault(tile, []).append(costs._seconds([*inputs, output], constants=inputs[1:]))
+    assert min(map(min, seconds.values())) == min(min(seconds[tile]) for tile in conv.tiles)
+    assert all(np.isclose(nhwc, blocked, rtol=0.01) for nhwc, blocked in seconds.values())  # one is asked of both
