@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,11 +13,13 @@ from tvm import s_tir
 from ..device import DeviceSpec
 from ..schedules.levels import Levels, levels_of
 from ..schedules.proofs import Proof, prove_lowered, verdict
+from ..schedules.proofs.cases import Sizes
 from ..schedules.proofs.read import read_kernel
 from ..schedules.proofs.verdict import not_executed, without_reference
 from ..tools import tool
 from .marks import PLANNED
 from .modules import is_prim_func
+from .size_checks import kernel_checks
 from .structures import Function
 
 _T = s_tir.transform
@@ -36,7 +39,9 @@ def loops_of(func: Any, target: Any) -> Any:
         return tvm.transform.Sequential(passes)(module)["main"]
 
 
-def prove(func: Any, original: Any, target: Any, device: DeviceSpec | None = None, name: str = "") -> Proof:
+def prove(
+    func: Any, original: Any, target: Any, device: DeviceSpec | None = None, name: str = "", checks: Sequence[str] = ()
+) -> Proof:  # fmt: skip
     """Return the proof of a scheduled function.
 
     Parameters
@@ -47,6 +52,8 @@ def prove(func: Any, original: Any, target: Any, device: DeviceSpec | None = Non
         The same before it was scheduled: outputs have to come from the same inputs.
     target : Target
         Where it runs.
+    checks : sequence of str
+        Conditions that open sizes meet, in words: ``p + n <= 2048``.
 
     Examples
     --------
@@ -55,7 +62,7 @@ def prove(func: Any, original: Any, target: Any, device: DeviceSpec | None = Non
     """
     host = tvm.target.Target("llvm")
     reference = None if original is None else loops_of(original, host)
-    return prove_lowered(loops_of(func, target), reference, device, name)
+    return prove_lowered(loops_of(func, target), reference, device, name, Sizes(rules=tuple(checks)))
 
 
 def levels(func: Any, target: Any) -> Levels:
@@ -83,19 +90,21 @@ def prove_module(before: Any, after: Any, target: Any, device: DeviceSpec) -> di
         A function is wrong, by its proof or, if that is undecided, by an execution.
     """
     originals = {str(var.name_hint): func for var, func in before.functions_items() if is_prim_func(func)}
-    found = {}
+    found, checks = {}, kernel_checks(before)
     for var, func in after.functions_items():
         if is_prim_func(func):
             name = str(var.name_hint)
             marked = any(func.attrs.get(mark) for mark in PLANNED)
             original = None if marked or name not in originals else Function(originals[name])
             own = func.attrs.get("target", target)
-            found[name] = _proven(Function(func), original, own, device, name)
+            found[name] = _proven(Function(func), original, own, device, name, checks.get(name, ()))
     return found
 
 
-def _proven(func: Function, original: Function | None, target: Any, device: DeviceSpec, name: str) -> str:
-    proof = _proof(func, original, str(target), device)
+def _proven(
+    func: Function, original: Function | None, target: Any, device: DeviceSpec, name: str, checks: tuple[str, ...]
+) -> str:  # fmt: skip
+    proof = _proof(func, original, str(target), device, checks)
 
     def execute() -> Any:
         if original is None:
@@ -106,8 +115,11 @@ def _proven(func: Function, original: Function | None, target: Any, device: Devi
 
 
 @lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
-def _proof(func: Function, original: Function | None, target: str, device: DeviceSpec) -> Proof:
-    found = prove(func.func, original.func if original else None, tvm.target.Target(target), device)
+def _proof(
+    func: Function, original: Function | None, target: str, device: DeviceSpec, checks: tuple[str, ...]
+) -> Proof:  # fmt: skip
+    unscheduled = original.func if original else None
+    found = prove(func.func, unscheduled, tvm.target.Target(target), device, checks=checks)
     if original is not None:
         return found
     return without_reference(found)

@@ -14,8 +14,10 @@ import tvm
 from tvm import relax, tirx
 
 from ..models.size_checks import condition, names_of
+from ..tir.nodes import tensors_of
 from .dynamic import symbols_of
-from .modules import with_functions
+from .modules import is_prim_func, with_functions
+from .tasks import arguments_of, each_binding
 
 #: Attributes of a Relax function: conditions on its sizes, and likely sizes (``n=128``).
 CHECKS, LIKELY = "roller_tvm.checks", "roller_tvm.likely"
@@ -60,6 +62,39 @@ def likely_sizes(mod: Any) -> tuple[tuple[str, int], ...]:
             pairs = (str(told).split("=") for told in func.attrs[LIKELY])
             return tuple((name, int(size)) for name, size in pairs)
     return ()
+
+
+def kernel_checks(mod: Any) -> dict[str, tuple[str, ...]]:
+    """Return the model's checks of the sizes of each PrimFunc: of those that are the model's wherever it is called."""
+    checks: dict[str, None] = {}
+    called: set[str] = set()
+    others: set[tuple[str, str]] = set()  # a function, and a size that is another one at a call
+    kernels = {str(var.name_hint): func for var, func in mod.functions_items() if is_prim_func(func)}
+
+    def visit(node: Any) -> None:
+        if not isinstance(node, relax.Call) or not (given := arguments_of(node)):
+            return
+        name = str(node.args[0].name_hint)
+        if (func := kernels.get(name)) is None:
+            return
+        called.add(name)
+        numbered = [a for a in (*given, *node.args[2:]) if not isinstance(a.ty, relax.TensorType)]
+        sizes = [size for a in numbered for size in getattr(a, "values", (getattr(a, "value", a),))]
+        buffers, tensors = tensors_of(func), (a for a in given if isinstance(a.ty, relax.TensorType))
+        numbers = (p for p in func.params if not any(p.same_as(buffer) for buffer in buffers))
+        pairs = list(zip(numbers, sizes, strict=False))
+        for buffer, argument in zip(buffers, tensors, strict=False):
+            pairs += zip(buffer.shape, getattr(argument.ty, "shape", None) or [None] * len(buffer.shape), strict=True)
+        for own, extent in pairs:
+            if isinstance(own, tirx.Var) and not (isinstance(extent, tirx.Var) and extent.name == own.name):
+                others.add((name, str(own.name)))
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            checks.update(dict.fromkeys(checks_of(func)))
+            each_binding(func, visit)
+    return {name: tuple(c for c in checks if not any((name, size) in others for size in names_of(c)))
+            for name in called} if checks else {}  # fmt: skip
 
 
 @tvm.transform.module_pass(opt_level=0, name="CheckSizes")

@@ -174,23 +174,24 @@ def _calls(mod: Any) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
             if type(node).__name__ in CONSTANTS or identity(node) in weights:
                 return True
             made = bound.get(identity(node))  # a weight transposed at run time
-            arguments = _arguments(made) if made is not None else ()
+            arguments = arguments_of(made) if made is not None else ()
             return bool(arguments) and all(is_weight(a) for a in arguments)
 
         def visit(node: Any, bound: dict[int, Any] = bound, is_weight: Any = is_weight) -> None:
             if isinstance(node, relax.VarBinding):
                 bound[identity(node.var)] = node.value
-            if isinstance(node, relax.Call) and (arguments := _arguments(node)):
+            if isinstance(node, relax.Call) and (arguments := arguments_of(node)):
                 var = identity(node.args[0])
                 mine = tuple(n for n, a in enumerate(arguments) if is_weight(a))
                 constants[var] = tuple(n for n in constants[var] if n in mine) if var in constants else mine
                 counts[var] = counts.get(var, 0) + 1
 
-        _visit(func, visit)
+        each_binding(func, visit)
     return counts, constants
 
 
-def _visit(func: Any, visit: Any) -> None:
+def each_binding(func: Any, visit: Any) -> None:
+    """Visit the bindings of a Relax function in their order, each before the call in it."""
     """Bindings in their order, each before the call in it is looked at."""
     from tvm import relax
 
@@ -211,7 +212,7 @@ def _visit(func: Any, visit: Any) -> None:
         block(func.body)
 
 
-def _arguments(call: Any) -> tuple[Any, ...]:
+def arguments_of(call: Any) -> tuple[Any, ...]:
     """The tensors that a ``call_tir`` hands its PrimFunc."""
     from tvm import relax
 

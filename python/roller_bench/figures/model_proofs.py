@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from roller_bench import zoo
 from roller_bench.figures import NETWORKS, append_lines, names, read_lines
+from roller_bench.figures.dynamic import written
 from roller_tvm.errors import RollerError, last_line
 from roller_tvm.models.line import Request, model_line
 from roller_tvm.schedules.proofs import PROVEN, REFUTED, UNDECIDED
@@ -18,6 +19,7 @@ from roller_tvm.session import Session
 from roller_tvm.tvm_env.locate import usable_line
 
 DONE = "done"  # a model's last line
+OPEN, LAYERS = "open:", 2  # models of `dynamic`; layers, or blocks a stage, which are all kernels that more have
 MODELS = (*zoo.WRITTEN, *zoo.OCR, *zoo.LIGHT)
 #: Name of a target -> the target, in the words of both lines.
 TARGETS = {"cpu": "llvm -mcpu=skylake-avx512 -num-cores=2", "sm_80": "cuda -arch=sm_80", "sm_90": "cuda -arch=sm_90"}
@@ -28,8 +30,10 @@ def prove_models(parser: argparse.ArgumentParser) -> None:
 
         .venv/relax/bin/python -m roller_bench prove-models --out relax.jsonl
         .venv/relay/bin/python -m roller_bench prove-models --targets cpu --out relay.jsonl
+        .venv/relax/bin/python -m roller_bench prove-models --models open:bert,open:gpt2 --out open.jsonl
         python -m roller_bench prove-models --summary relax.jsonl relay.jsonl
 
+    Models of `dynamic` (``open:NAME``, two layers) are proven for all sizes that they take.
     One JSON line a kernel is appended to the output file; an interrupted run goes on there. Equal kernels count once
     a target. Times are CPU times of a proof.
 
@@ -73,9 +77,9 @@ def _told(args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> Iterator[
 
 
 def _kernels(model: str, target: str, folder: Path, known: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    prepared = zoo.find_model(model, folder)
     line = model_line(usable_line("proving"))
-    session = Session(line, Request(TARGETS[target], shapes=prepared.shapes)).read(str(prepared.path))
+    path, shapes = _model(model, folder)
+    session = Session(line, Request(TARGETS[target], shapes=shapes)).read(str(path))
     proofs = _relay if line.folder == "relay" else _relax
     for task in session.tasks():
         key = str(task.key)
@@ -84,7 +88,7 @@ def _kernels(model: str, target: str, folder: Path, known: set[tuple[str, str]])
         known.add((target, key))
         row = {"kernel": task.name, "key": key}
         try:
-            proof = proofs(task, session.aim)
+            proof = proofs(task, session)
         except Exception as error:  # of TVM, whose errors have no common base
             yield {**row, "answer": "no proof", "why": last_line(error)}
             continue
@@ -95,10 +99,19 @@ def _kernels(model: str, target: str, folder: Path, known: set[tuple[str, str]])
         yield {**row, **told, "seconds": proof.seconds}
 
 
-def _relay(task: Any, aim: Any) -> Any:
+def _model(name: str, folder: Path) -> tuple[Path, Mapping[str, Any]]:
+    if not name.startswith(OPEN):
+        prepared = zoo.find_model(name, folder)
+        return prepared.path, prepared.shapes
+    folder.mkdir(parents=True, exist_ok=True)
+    return written(name.removeprefix(OPEN), folder, LAYERS).path, {}
+
+
+def _relay(task: Any, session: Any) -> Any:
     from roller_tvm.relay.candidates import make_candidates
     from roller_tvm.relay.proving import prove
 
+    aim = session.aim
     found = next(make_candidates(task, aim.device, 4).schedules(), None)
     if found is None:
         return None
@@ -106,13 +119,31 @@ def _relay(task: Any, aim: Any) -> Any:
     return prove(schedule, args, aim.device, task.name)
 
 
-def _relax(task: Any, aim: Any) -> Any:
+def _relax(task: Any, session: Any) -> Any:
     from roller_tvm.codegen.tensorir_packing import constant_parameters
     from roller_tvm.relax.candidates import make_candidates
     from roller_tvm.relax.proving import prove
+    from roller_tvm.tir.open_axes import is_open
 
+    aim = session.aim
+    if is_open(task.func):
+        return _opened(task, session)
     found = next(make_candidates(task.func, aim.device, 4, constant_parameters(task.func)).schedules(), None)
     return None if found is None else prove(found[1].mod["main"], task.func, aim.target, aim.device, task.name)
+
+
+def _opened(task: Any, session: Any) -> Any:
+    """Return the proof of a function of open extents for the sizes that the model takes."""
+    from roller_tvm.relax.open_schedule import OpenFunction
+    from roller_tvm.relax.proving import prove
+    from roller_tvm.relax.size_checks import kernel_checks, likely_sizes
+
+    aim, mod = session.aim, session.job.model.mod
+    try:
+        found, _ = next(OpenFunction(task.func, aim.device, task.name, likely=likely_sizes(mod)).schedules())
+    except RollerError:
+        return None
+    return prove(found, task.func, aim.target, aim.device, task.name, kernel_checks(mod).get(task.name, ()))
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:

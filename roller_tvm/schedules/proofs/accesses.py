@@ -13,6 +13,7 @@ from ...codegen.flat import access_of, called, is_load, kind_of, number_of, part
 from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
+from .cases import Sizes
 from .digits import fused_from
 from .folds import Folding, Unfoldable, groups_of
 from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
@@ -28,12 +29,12 @@ class Accesses(Naming):
 
     Parameters
     ----------
-    largest, flat, folds
+    open_sizes, flat, folds
         As of ``read_kernel``.
     """
 
-    def __init__(self, largest: int, flat: bool, folds: bool) -> None:
-        super().__init__(largest)
+    def __init__(self, open_sizes: Sizes, flat: bool, folds: bool) -> None:
+        super().__init__(open_sizes)
         self.flat, self.folds = flat, folds
         self.cuts: dict[int, Counter[int]] = {}  # loop variable -> what it is divided by
         self.buffers: dict[int, Buffer] = {}  # by the memory's variable
@@ -402,5 +403,7 @@ def _updates(value: Any, buffer: Any, indices: list[Any]) -> str:
 
     if not any(own(part) for part in parts_of(value)):
         return ""
+    if kind_of(value) == "Select" and own(value.false_value):  # under a condition, else the element stays
+        value = value.true_value
     kind = kind_of(value)
     return kind if kind in _COMBINES and (own(value.a) or own(value.b)) else "other"

@@ -6,7 +6,7 @@ A kernel without races computes the same in any order of its threads, so one ord
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
@@ -30,12 +30,15 @@ class Flow:
         The same -> isl.UnionSet of iterations without a value.
     finals : dict
         Output -> isl.UnionMap from its elements to the statements whose values they hold at the end.
+    firsts : dict
+        The same of outputs of which trips of parallel loops write elements again, if the first of these is the last.
     """
 
     kernel: Kernel
     sources: dict[tuple[int, int], Any] = field(default_factory=dict)
     missing: dict[tuple[int, int], Any] = field(default_factory=dict)
     finals: dict[int, Any] = field(default_factory=dict)
+    firsts: dict[int, Any] = field(default_factory=dict)
     whole: bool = False
     roots: dict[tuple[int, int], Any] = field(default_factory=dict)  # what reads get through copies (``Origins``)
     _done: set[int] = field(default_factory=set)
@@ -49,6 +52,10 @@ class Flow:
                 self._done.add(buffer.number)
         self.whole = True
         return self
+
+    def turned(self) -> Flow:
+        """Return this where of the trips that write an element again the first one is the last."""
+        return replace(self, finals={**self.finals, **self.firsts})
 
     def _of_buffer(self, buffer: Buffer) -> None:
         isl = library()
@@ -84,6 +91,12 @@ class Flow:
             for end in ends:
                 if (told := sources_of(end, sets, adds)) is not None:
                     self.finals[buffer.number] = _union(told)
+                    ends = []
+                elif len(sets) == 1 and not adds:
+                    back = sets[0].homes.reverse()
+                    self.finals[buffer.number] = _union([end.homes.apply_range(back.lexmax())])
+                    if buffer.number in self.kernel.again:
+                        self.firsts[buffer.number] = _union([end.homes.apply_range(back.lexmin())])
                     ends = []
         sinks = [read.homes.set_tuple_name(isl.dim_type.in_, name) for name, (_, _, read) in reads.items()]
         sinks += [end.homes for end in ends]

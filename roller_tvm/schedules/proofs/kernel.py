@@ -225,7 +225,11 @@ class Kernel:
     buffers: list[Buffer] = field(default_factory=list)
     parameters: dict[str, str] = field(default_factory=dict)  # isl's name -> TVM's
     context: str = ""
+    case: list[str] = field(default_factory=list)  # conditions on sizes by which it is chosen
+    never: bool = False  # whether no sizes are so
     unread: list[str] = field(default_factory=list)  # what the reader does not know
+    #: Outputs of which trips of parallel loops write elements again: number -> where.
+    again: dict[int, str] = field(default_factory=dict)
     #: A store, a statement and the number of its access, which do not race.
     apart: set[tuple[int, int, int]] = field(default_factory=set)
     #: Threads of a block where these and blocks are one number.

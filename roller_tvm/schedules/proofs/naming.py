@@ -9,6 +9,7 @@ from typing import Any
 from ...codegen.flat import number_of
 from ...te.numbering import dtype_of_node
 from .affine import Text
+from .cases import Sizes
 from .digits import part_of, split_index, summands
 from .folds import Folding, Unfoldable
 from .kernel import Dim, Kernel
@@ -20,12 +21,12 @@ class Naming:
 
     Parameters
     ----------
-    largest : int
-        Open sizes are from 1 to this.
+    open_sizes : Sizes
     """
 
-    def __init__(self, largest: int) -> None:
-        self.isl, self.kernel, self.largest = library(), Kernel(), largest
+    def __init__(self, open_sizes: Sizes) -> None:
+        self.isl, self.kernel, self.open_sizes = library(), Kernel(), open_sizes
+        self.within: list[str] = []  # rules of sizes
         self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
         self.sizes: dict[int, str] = {}
         self.values: dict[int, Any] = {}  # bound name -> its value; a thread's other names -> the first
@@ -109,6 +110,6 @@ class Naming:
         params = sorted(self.sizes.values())
         head = f"[{', '.join(params)}] -> " if params else ""
         if params:
-            bounds = " and ".join(f"1 <= {p} <= {self.largest}" for p in params)
+            bounds = " and ".join([*(f"1 <= {p} <= {self.open_sizes.largest}" for p in params), *self.within])
             text = text.replace(" : ", f" : {bounds} and ", 1)
         return kind(head + text)

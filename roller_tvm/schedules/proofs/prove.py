@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ...device import DeviceSpec
-from .answers import UNDECIDED, Finding, Proof
+from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
+from .cases import ANY, Sizes, cases_of
 from .flow import Flow, initialised
 from .kernel import Kernel
 from .memory import bounds, within_device, written
@@ -26,7 +28,7 @@ _TICK = 1e-4
 
 
 def prove_lowered(
-    func: Any, reference: Any = None, device: DeviceSpec | None = None, name: str = "", largest: int = 2**20,
+    func: Any, reference: Any = None, device: DeviceSpec | None = None, name: str = "", sizes: Sizes = ANY,
     flat: bool = False,
 ) -> Proof:  # fmt: skip
     """Return the proof of a function that a line has lowered to loops (``ModelLine.loops_of``).
@@ -38,12 +40,36 @@ def prove_lowered(
         The same before it was scheduled, lowered; without it nothing is said about values.
     device : DeviceSpec, optional
         Its memory and threads are limits.
-    largest, flat
+    sizes, flat
         As of ``read_kernel``.
     """
     start = time.process_time()
-    until = start + SECONDS
-    kernel = read_kernel(func, largest, flat)
+    findings: list[Finding] = []
+    summed = False
+    for case in cases_of(func.body):
+        own, adds = _proven(func, reference, device, replace(sizes, case=case), flat)
+        findings, summed = _worse(findings, own), summed or adds
+    notes = ("sums may be added up in another order",) if summed and reference is not None else ()
+    return Proof(name or str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else name,
+                 tuple(findings), time.process_time() - start, notes)  # fmt: skip
+
+
+def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Return the worse answer to each question."""
+    if not (some and others):
+        return some or others
+    order = (PROVEN, UNDECIDED, REFUTED)
+    return [max(both, key=lambda finding: order.index(finding.answer)) for both in zip(some, others, strict=True)]
+
+
+def _proven(
+    func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool
+) -> tuple[list[Finding], bool]:  # fmt: skip
+    """Return what is proven of one of a function's kernels, nothing of one that never runs, and whether it sums."""
+    until = time.process_time() + SECONDS
+    kernel = read_kernel(func, sizes, flat)
+    if kernel.never:
+        return [], False
     questions: list[tuple[str, Callable[[], Finding]]] = [
         ("bounds", lambda: bounds(kernel)), ("written", lambda: written(kernel)),
         ("memory", lambda: within_device(kernel, device)), ("barriers", lambda: barriers(kernel)),
@@ -54,15 +80,21 @@ def prove_lowered(
     findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, until))
     if reference is not None:
         if flow.whole:
-            other, origins = Flow(read_kernel(reference, largest, flat)), list[Origins]()
+            same = replace(sizes, case={}, told=tuple(kernel.case))
+            other, origins = Flow(read_kernel(reference, same, flat)), list[Origins]()
             known = lambda: len(flow.roots) + len(other.roots)  # noqa: E731
             findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, until, known))
+            if flow.firsts and findings[-1].answer == PROVEN:
+                turned = flow.turned()
+                again = lambda: same_values(Origins(turned), origins[1], kernel)  # noqa: E731
+                findings[-1] = _asked("values", again, kernel, until, known)
         else:
             findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
-    sums = [s for s in kernel.statements if s.update]
-    notes = ("sums may be added up in another order",) if sums and reference is not None else ()
-    return Proof(name or str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else name,
-                 tuple(findings), time.process_time() - start, notes)  # fmt: skip
+    if kernel.again and (reference is None or findings[-1].answer != PROVEN):
+        told = f"{next(iter(kernel.again.values()))}; whether it is the same value"
+        open_race = Finding("races", UNDECIDED, told)
+        findings = [open_race if f == Finding("races", PROVEN) else f for f in findings]
+    return findings, any(s.update for s in kernel.statements)
 
 
 def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:

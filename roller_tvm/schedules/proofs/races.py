@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
@@ -56,16 +56,34 @@ def races(kernel: Kernel) -> Finding:
                 if not (write.exact and other.exact):
                     undecided = undecided or (other if write.exact else write).text
                     continue
-                return Finding("races", REFUTED, _told(kernel, buffer, first, write, second, pairs, kind))
+                told = _told(kernel, buffer, first, write, second, pairs, kind)
+                if len(touching) > 1 or not _again(kernel, buffer, first, write):
+                    return Finding("races", REFUTED, told)
+                kernel.again[buffer.number] = told
     return Finding("races", UNDECIDED, undecided) if undecided else Finding("races", PROVEN)
 
 
+def _again(kernel: Kernel, buffer: Buffer, statement: Statement, write: Access) -> bool:
+    """Return whether the race may do no harm: two trips of parallel loops write an element of an output.
+
+    A last tile that begins earlier does that, and writes the same values. That these are the same is asked with the
+    values: whichever trip is the last.
+    """
+    if not buffer.parameter or statement.update:
+        return False
+    if _race(kernel, buffer, statement, write, statement, write, (THREAD, VECTOR)) is not None:
+        return False
+    back = write.elements.reverse()
+    return bool(back.subtract(back.lexmax()).subtract(back.lexmin()).is_empty())
+
+
 def _race(
-    kernel: Kernel, buffer: Buffer, first: Statement, write: Access, second: Statement, other: Access
-) -> tuple[Any, str] | None:
+    kernel: Kernel, buffer: Buffer, first: Statement, write: Access, second: Statement, other: Access,
+    kinds: Collection[str] = tuple(_AT_ONCE),
+) -> tuple[Any, str] | None:  # fmt: skip
     own = {f"i{dim.number} = j{dim.number}" for dim in buffer.dims}  # of each trip there is memory of its own
     rules = [(kind, rule) for kind, rule in _at_once(first, second, own)
-             if not (kind == THREAD and buffer.scope in ("local", "warp"))]  # fmt: skip
+             if kind in kinds and not (kind == THREAD and buffer.scope in ("local", "warp"))]  # fmt: skip
     if not rules:
         return None
     kernel.walls = walls = kernel.walls or Walls(kernel)

@@ -11,6 +11,7 @@ from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of
 from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, memory_of, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
+from .cases import ANY, Sizes
 from .digits import cuts_of, strides_of
 from .folds import Folding, Unfoldable
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
@@ -21,30 +22,30 @@ from .ways import combiner_of
 _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
 
 
-def read_kernel(func: Any, largest: int = 2**20, flat: bool = False, folds: bool = True) -> Kernel:
+def read_kernel(func: Any, sizes: Sizes = ANY, flat: bool = False, folds: bool = True) -> Kernel:
     """Return a function as integer sets.
 
     Parameters
     ----------
     func : PrimFunc
         Lowered to loops.
-    largest : int
-        Open sizes are from 1 to this.
+    sizes : Sizes
+        For which it is read.
     flat : bool
         True if it goes along its parameters by one index for all dimensions.
     folds : bool
         Whether copies have dimensions of their own (``Fold``), else those of their loops alone.
     """
-    reader = _Reader(largest, flat, folds)
+    reader = _Reader(sizes, flat, folds)
     reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds and not flat
     try:
         reader.function(func)
     except Unfoldable:  # of all statements of a kernel
-        reader = _Reader(largest, flat, folds)
+        reader = _Reader(sizes, flat, folds)
         reader.cuts = cuts_of(func.body, is_copy)
         reader.function(func)
     if reader.unfolded and not reader.kernel.unread:  # copies that are not folded get the threads' own digits
-        again = _Reader(largest, flat, folds)
+        again = _Reader(sizes, flat, folds)
         again.cuts, again.divided = cuts_of(func.body), reader.unfolded
         again.function(func)
         return again.kernel
@@ -54,6 +55,12 @@ def read_kernel(func: Any, largest: int = 2**20, flat: bool = False, folds: bool
 def _stores(body: Any) -> int:
     """Return the number of statements in a loop that store or call."""
     return sum(kind_of(part) in ("BufferStore", "Evaluate") for part in statements(body))
+
+
+def _quotient(extent: Any) -> tuple[Any, int] | None:
+    """Return what is divided, and by which number, None if an extent is no quotient."""
+    by = number_of(extent.b) if kind_of(extent) == "FloorDiv" else None
+    return (extent.a, by) if by is not None and by > 0 else None
 
 
 class _Reader(Accesses):
@@ -68,7 +75,12 @@ class _Reader(Accesses):
             buffer = mapped.get(param, None) if mapped is not None else param
             if buffer is not None and hasattr(buffer, "shape") and hasattr(buffer, "dtype"):
                 self._buffer(buffer, "global", parameter=True)
+            elif kind_of(param) in ("Var", "SizeVar"):
+                self._name(param)  # a size: in the order of the parameters, scheduled or not
         self.threads = {}
+        self.within = self.open_sizes.within(self.kernel.parameters)
+        if not self._chosen(func.body):
+            return
         try:
             self.landings = landings_of(func.body)
         except Unreadable as error:
@@ -76,7 +88,24 @@ class _Reader(Accesses):
             return
         self._sequence([func.body])
         names = sorted(self.sizes.values())
-        self.kernel.context = " and ".join(f"1 <= {name} <= {self.largest}" for name in names)
+        ranges = [f"1 <= {name} <= {self.open_sizes.largest}" for name in names]
+        self.kernel.context = " and ".join([*ranges, *self.within])
+
+    def _chosen(self, body: Any) -> bool:
+        """Add the conditions by which the case is chosen; return whether there are such sizes."""
+        for part in statements(body) if self.open_sizes.case else ():
+            holds = self.open_sizes.case.get(hash(part))
+            if holds is None:
+                continue
+            names = {hash(p) for p in parts_of(part.condition) if kind_of(p) in ("Var", "SizeVar")}
+            if names <= set(self.sizes):
+                text = self._text()
+                rule = text.condition(part.condition, holds)
+                self.kernel.case += [] if text.opaque or text.names else [rule]
+        case = " and ".join(self.kernel.case)
+        self.kernel.never = bool(case) and self._parsed(self.isl.Set, f"{{ [] : {case} }}").is_empty()
+        self.within += self.kernel.case
+        return not self.kernel.never
 
     def _sequence(self, parts: Sequence[Any]) -> None:
         for number, part in enumerate(parts):
@@ -176,7 +205,12 @@ class _Reader(Accesses):
         if len(dims) > 1:
             self.rules += [Rule(f"0 <= {dim.var} < 0 + {dim.extent}", (dim,)) for dim in dims]
         else:
-            self.rules.append(Rule(f"{low} <= {dims[0].var} < {low} + {count}", (dims[0],)))
+            whole_of = _quotient(extent) if not whole else None
+            if whole_of is not None and low == "0":  # trips that a quotient counts, without it
+                told = f"{whole_of[1]}*{dims[0].var} + {whole_of[1]} <= {text.index(whole_of[0])}"
+                self.rules.append(Rule(f"0 <= {dims[0].var} and {told}", (dims[0],)))
+            else:
+                self.rules.append(Rule(f"{low} <= {dims[0].var} < {low} + {count}", (dims[0],)))
         if text.opaque or text.names:
             self.kernel.unread.append(f"the range of loop '{name}': {(text.opaque or ['a choice'])[0]}")
         self.place += dims
@@ -186,8 +220,9 @@ class _Reader(Accesses):
         self.exact = exact
 
     def _branch(self, stmt: Any) -> None:
+        chosen = self.open_sizes.case.get(hash(stmt))
         for holds, body in ((True, stmt.then_case), (False, stmt.else_case)):
-            if body is None:
+            if body is None or chosen not in (None, holds):
                 continue
             text, exact = self._text(), self.exact
             rule = text.condition(stmt.condition, holds)

@@ -1,0 +1,87 @@
+"""Kernels among which a function chooses by its sizes: each is read on its own, for the sizes that get there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...codegen.flat import children, is_load, kind_of, parts_of
+
+#: Most kernels that are read on their own.
+MOST = 8
+#: What a condition on sizes may hold: names, numbers, sums, products, comparisons.
+_AFFINE = re.compile(r"^[\w\s+*<>=(),-]+$")
+#: Statements within which a choice may stand.
+_AROUND = ("SeqStmt", "AllocBuffer", "BufferRealize", "Allocate", "DeclBuffer", "SBlockRealize", "BlockRealize",
+           "SBlock", "Block", "Bind", "LetStmt", "AttrStmt", "AssertStmt")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes for which a function is proven.
+
+    Parameters
+    ----------
+    largest : int
+        Open sizes are from 1 to this.
+    rules : tuple of str
+        What else holds, over TVM's names: ``p + n <= 2048``.
+    case : mapping
+        Hash of a choice by sizes -> whether its condition holds.
+    told : tuple of str
+        Conditions of the case in isl's notation.
+    """
+
+    largest: int = 2**20
+    rules: tuple[str, ...] = ()
+    case: Mapping[int, bool] = field(default_factory=dict)
+    told: tuple[str, ...] = ()
+
+    def within(self, parameters: Mapping[str, str]) -> list[str]:
+        """Return the rules in isl's notation; those of other sizes are left out.
+
+        Examples
+        --------
+        >>> Sizes(rules=("p + n <= 2048", "m == 4")).within({"p0": "n", "p1": "p"})
+        ['p1 + p0 <= 2048']
+        """
+        names = {name: own for own, name in parameters.items()} | {"min": "min", "max": "max"}
+        words = {"and": "and", "or": "or", "exists": "exists", "true": "true", "false": "false"}
+        found = list(self.told)
+        for rule in self.rules:
+            text = rule.replace("T.", "").replace("==", "=")
+            if _AFFINE.match(text) and set(re.findall(r"[A-Za-z_]\w*", text)) <= {*names, *words}:
+                found.append(re.sub(r"[A-Za-z_]\w*", lambda word: (names | words)[word[0]], text))
+        return found
+
+
+ANY = Sizes()
+
+
+def cases_of(body: Any) -> list[dict[int, bool]]:
+    """Return the ways through choices between kernels: hash of the choice -> whether its condition holds."""
+    found = list(_ways(body))
+    return found if len(found) <= MOST else [{}]
+
+
+def _ways(statement: Any) -> Iterator[dict[int, bool]]:
+    if is_choice(statement):
+        for holds, kernel in ((True, statement.then_case), (False, statement.else_case)):
+            yield from ({hash(statement): holds, **way} for way in _ways(kernel))
+        return
+    parts = children(statement) if kind_of(statement) in _AROUND and not _is_launch(statement) else []
+    inner = [ways for part in parts if (ways := list(_ways(part))) != [{}]]
+    yield from inner[0] if len(inner) == 1 else [{}]
+
+
+def is_choice(statement: Any) -> bool:
+    """Return whether a statement chooses between two kernels by a condition on no tensor."""
+    if kind_of(statement) != "IfThenElse" or statement.else_case is None:
+        return False
+    return not any(is_load(part) for part in parts_of(statement.condition))
+
+
+def _is_launch(statement: Any) -> bool:
+    return kind_of(statement) == "AttrStmt" and str(statement.attr_key).endswith(("thread_extent", "virtual_thread"))

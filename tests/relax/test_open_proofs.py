@@ -1,0 +1,91 @@
+"""Kernels of open extents are proven for all sizes that the model takes; wrong ones are not."""
+
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("islpy")
+
+from tvm import relax, te  # noqa: E402
+
+from roller_tvm.errors import RefutedKernel  # noqa: E402
+from roller_tvm.relax.open_schedule import OpenFunction  # noqa: E402
+from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
+from roller_tvm.relax.proving import prove  # noqa: E402
+from roller_tvm.relax.size_checks import kernel_checks, with_bounds  # noqa: E402
+from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
+from roller_tvm.schedules.proofs.cases import Sizes  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from .networks import LLVM, module, values  # noqa: E402
+
+
+def var(name="n"):
+    return tvm.tirx.Var(name, "int64")
+
+
+def kernels(mod):
+    """Yield each function of open extents, scheduled, and the one before."""
+    for name, func in prepare(mod, LLVM).functions_items():
+        if type(func).__name__ == "PrimFunc":
+            yield next(OpenFunction(func, device("avx512"), str(name.name_hint)).schedules())[0], func
+
+
+@pytest.mark.parametrize("body", [
+    lambda b, x: b.emit(relax.op.matmul(x, relax.const(values(24, 96)))),
+    lambda b, x: b.emit(relax.op.add(b.emit(relax.op.nn.relu(x)), b.emit(relax.op.multiply(x, x)))),
+    lambda b, x: b.emit(relax.op.triu(x, 1)),
+])  # fmt: skip
+def test_open_kernels_are_proven(body):
+    for scheduled, func in kernels(module(body, (var(), 24))):
+        proof = prove(scheduled, func, tvm.target.Target("llvm"))
+        assert proof.answer == "proven", proof
+        assert {f.rule for f in proof.findings} >= {"races", "values"}
+
+
+def sliced(bound):
+    """The first rows of a table, as many as there are tokens."""
+
+    def rows(x, table):
+        return te.compute(x.shape, lambda i, j: x[i, j] + table[i, j], name="rows")
+
+    def body(b, x):
+        return b.emit_te(rows, x, relax.const(values(64, 8)))
+
+    return with_bounds(module(body, (var(), 8)), {"n": (1, bound)}, {})
+
+
+def test_sizes_are_those_that_the_model_checks():
+    mod = prepare(sliced(64), LLVM)
+    assert set(kernel_checks(mod).values()) == {("1 <= n", "n <= 64")}
+    schedule(mod, LLVM, prove=True)
+    with pytest.raises(RefutedKernel, match=r"bounds: .* is outside of \[64, 8\]"):
+        schedule(prepare(sliced(65), LLVM), LLVM, prove=True)
+
+
+def copied(wrong=False):
+    """A copy in tiles, of which the last begins early: two trips write its first elements."""
+    from tvm import tirx
+
+    n, t, i = var(), tirx.Var("t", "int64"), tirx.Var("i", "int64")
+    x, y = tirx.decl_buffer([n], name="x"), tirx.decl_buffer([n], name="y")
+    place = tirx.min(t * 8, n - 8) + i
+    # Right in what no later trip writes again.
+    read = tirx.Select(t * 8 < n - 8, tirx.min(t * 8 + i, n - 8), place) if wrong else place
+    inner = tirx.For(i, 0, 8, tirx.ForKind.SERIAL, tirx.BufferStore(y, tirx.BufferLoad(x, [read]), [place]))
+    tiles = tirx.For(t, 0, (n + 7) // 8, tirx.ForKind.PARALLEL, inner)
+    whole = tirx.For(i, 0, n, tirx.ForKind.SERIAL, tirx.BufferStore(y, tirx.BufferLoad(x, [i]), [i]))
+    return tirx.PrimFunc([x, y], tiles), tirx.PrimFunc([x, y], whole)
+
+
+def test_trips_that_write_the_same_values_do_not_race():
+    sizes = Sizes(rules=("n >= 8",))
+    assert prove_lowered(*copied(), sizes=sizes).answer == "proven"
+    assert "races: undecided: " in str(prove_lowered(copied()[0], sizes=sizes))  # whether they are the same
+    told = str(prove_lowered(*copied(wrong=True), sizes=sizes))
+    assert "values: refuted: " in told and "races: undecided: " in told
+
+
+def test_sizes_that_a_kernel_does_not_serve_refute_it():
+    told = str(prove_lowered(*copied()))
+    assert "bounds: refuted: " in told and "for n=" in told
