@@ -164,8 +164,11 @@ class _Planning:
         if self.sliced != (True,) or not self.of_output[0]:
             return None
         anchor = self.operator([1]).anchor
-        if sum(a.extent > 1 for a in anchor.spatial) < SIDES:
-            return None
+        long = {a.name for a in anchor.spatial if a.extent > 1}
+        constants = {t.name for t in self.small.inputs if t.constant}
+        weights = [a.axes for a in anchor.reads if a.tensor in constants]
+        if len(long) < SIDES or (weights and not long - frozenset().union(*weights)):
+            return None  # an element without pixels is a row of a product, or of several
         return batch_family(self.axes[0], lambda n: self._plans([n]), self.device.launch_overhead_us * 1e-6)
 
     def products(self, likely: Sequence[int]) -> Iterator[PlanFamily]:

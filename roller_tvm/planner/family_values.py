@@ -59,7 +59,8 @@ class Member:
 
     def steps(self) -> tuple[Step, ...]:
         """Return the schedule steps of the tile, its constants packed in the family's way."""
-        return tuple(merged(step) if isinstance(step, Pack) else step for step in lower(self.ranked.plan))
+        made = (merged(step) if isinstance(step, Pack) else step for step in lower(self.ranked.plan))
+        return tuple(step for step in made if not (isinstance(step, Pack) and keeps_order(step)))
 
     def to_json(self) -> dict[str, Any]:
         return {"extents": list(self.extents), "ranked": self.ranked.to_json(), "next_seconds": self.next_seconds}
@@ -229,8 +230,14 @@ def merged(step: Pack) -> Pack:
     return Pack(step.stage, step.reader, tuple(d for d, _ in digits), tuple(n for _, n in digits))
 
 
+def keeps_order(step: Pack) -> bool:
+    """Return whether a packing leaves each element in its place: plans that need none read the same."""
+    dims = merged(step).dims
+    return dims == tuple(range(len(dims)))
+
+
 def packs_of(ranked: RankedPlan) -> tuple[Pack, ...]:
     """Return the packings of a plan's constants, in the family's way."""
     constants = {t.name for t in ranked.plan.expression.inputs if t.constant}
     found = [merged(s) for s in lower(ranked.plan) if isinstance(s, Pack) and s.stage in constants]
-    return tuple(sorted(found, key=lambda step: step.stage))
+    return tuple(sorted((step for step in found if not keeps_order(step)), key=lambda step: step.stage))

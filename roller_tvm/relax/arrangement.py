@@ -52,6 +52,18 @@ class Arrangement:
         """Return the positions of axes (rows and columns are 2 and 3 of a plain tensor) in this arrangement."""
         return [axis - (not self.block) for axis in plain]
 
+    def place(self, n: Any, c: Any, h: Any, w: Any) -> tuple[Any, ...]:
+        """Return the index of an element of a plain tensor."""
+        return (n, c // self.block, h, w, c % self.block) if self.block else (n, h, w, c)
+
+    def plain_place(self, *at: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the index in the plain tensor of an arranged element."""
+        if not self.block:
+            n, h, w, c = at
+            return n, c, h, w
+        n, outer, h, w, lane = at
+        return n, outer * self.block + lane, h, w
+
     def array(self, values: np.ndarray) -> np.ndarray:
         """Constant values so arranged; where there is one channel alone, the block is of one."""
         n, c, h, w = values.shape
@@ -115,7 +127,7 @@ class Convolution:
     @property
     def tiles(self) -> tuple[int, ...]:
         """Tiles of Winograd's algorithm that may pay; none unless its window is 3x3, its strides are 1."""
-        plain = self.fixed and self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
+        plain = self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
         exact = self.dtype == self.out_dtype == "float32"  # transforms lose digits, of which halves have few
         if not (plain and exact and self.weights[2:] == (WINDOW, WINDOW)):
             return ()

@@ -15,6 +15,7 @@ from ..tir.nodes import analyzer_of_tvm
 from .arrangement import Arrangement, Convolution, blocked_convolution, winograd_convolution
 from .constants import array_of, is_constant
 from .enlarging import repeated, whole_multiples
+from .open_winograd import open_winograd
 
 #: Operators that treat every element alike.
 _ALIKE = {
@@ -258,6 +259,8 @@ class Arranger(relax.PyExprMutator):
         if tile := self.tile(conv, self.arrangement):
             self.winograd_convs += 1
             made = relax.const(self._transformed(weights, tile), weights.ty.dtype)
+            if not conv.fixed:
+                return open_winograd(self.builder_, self._form(data), made, conv, self.arrangement, tile)
             return self._called(
                 (conv, tile), lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile),
                 [self._form(data), made], "conv2d_winograd", {"op_pattern": _OUT_FUSIBLE},

@@ -344,3 +344,18 @@ def test_rows_and_columns_of_pixels_are_tiles_of_columns_and_all_channels():
     ):
         (family,) = plan_families(made, list(axes), [True] * len(axes), CPU)
         assert {member.extents for member in family.members} == tiles
+
+
+def test_rows_of_several_products_are_no_images(monkeypatch):
+    """Each of 36 products has weights of its own: a row of all of them has no pixels."""
+    monkeypatch.setattr(family_batches, "WORTH", 0.0)
+
+    def batches(constant):
+        def made(extents):
+            found = operator("batch_matmul", b=36, m=extents[0], n=24, k=96)
+            return with_constant(found, constant) if constant else found
+
+        return _Planning(made, ("m",), (True,), CPU, NO_FEATURES).batches()
+
+    weights = operator("batch_matmul", b=36, m=2, n=24, k=96).inputs[1].name
+    assert batches(None) is not None and batches(weights) is None

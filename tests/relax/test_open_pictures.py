@@ -10,6 +10,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
@@ -63,6 +64,29 @@ def same(mod, shapes, least=1):
 @pytest.mark.parametrize("stride", sampled([2, 1], 2))
 def test_a_convolution_of_any_picture(stride):
     same(convolution(16, 32, 3, stride), SIZES)
+
+
+@pytest.mark.parametrize("arranged, tile, images", sampled([("NHWC", 4, 1), ("blocked", 2, 2), ("NHWC", 2, "n")], 3))
+def test_winograds_algorithm_of_any_picture(arranged, tile, images, monkeypatch):
+    """Squares over the edge, and pictures smaller than one; unequal padding; a bias behind it."""
+    monkeypatch.setattr(LayoutCosts, "tile", lambda _self, conv, own: tile if own is not None and conv.tiles else 0)
+    weight, bias = values(16, 16, 3, 3), values(1, 16, 1, 1)
+    count = tvm.tirx.Var("n", "int64") if images == "n" else images
+
+    def body(b, x):
+        y = relax.op.nn.conv2d(x, relax.const(weight), padding=[1, 0, 2, 1])
+        return b.emit(relax.op.nn.relu(b.emit(relax.op.add(b.emit(y), relax.const(bias)))))
+
+    mod = module(body, (count, 16, *sides()))
+    made = prepare(mod, LLVM, arranged=arranged)
+    _, report = schedule(made, LLVM)
+    assert not report.left, str(report)
+    products = next(note for note in report.notes if "winograd_products" in note.name)
+    assert "what is left" not in products.plan, "rows of products are no images"
+    executable, plain = build(made, LLVM), tvm.compile(mod, tvm.target.Target("llvm"))
+    for h, w in ((1, 2), (1, 9), (3, 3), (4, 5), (5, 8), (7, 13), (9, 29)):
+        x = values(3 if images == "n" else images, 16, h, w)
+        close(run(executable, x)[0], run(plain, x)[0])
 
 
 def test_one_channel_for_each():
