@@ -98,27 +98,31 @@ def _many(own: Sequence[int], ranked: RankedPlan, rows: int | None, plans: Plans
 def _rules(members: Sequence[Member], rows: int | None, columns: int, units: int) -> tuple[Rule, ...]:
     """Ranges of the columns, in bands of the rows: a band's last number of rows is twice its first, less one."""
 
-    def seconds(n: int, band: Sequence[int], size: int) -> float:
+    def each(n: int, band: Sequence[int]) -> float:
+        """Seconds of a column of tiles, for each row of the picture."""
         own = members[n].extents
         pixels = own[rows] if rows is not None else 1
-        if own[columns] > size or pixels > band[0]:
+        if pixels > band[0]:
             return inf
-        turns = sum(ceil(ceil(high / pixels) / units) / high for high in band)
-        return ceil(size / own[columns]) * members[n].next_seconds * turns
-
-    def best(band: Sequence[int], size: int) -> int:
-        return min(range(len(members)), key=lambda n: (seconds(n, band, size), n))
+        return members[n].next_seconds * sum(ceil(ceil(high / pixels) / units) / high for high in band)
 
     rules: list[Rule] = []
     first = BAND if rows is not None else 1
     while first:
         band = range(first, 2 * first)
         limits = () if rows is None else ((rows, first, None if first == BAND else band[-1]),)
-        start, own = 1, best(band, 1)
+        of_column = [each(n, band) for n in range(len(members))]
+
+        def seconds(n: int, size: int, of_column: Sequence[float] = of_column) -> float:
+            wide = members[n].extents[columns]
+            return inf if wide > size else ceil(size / wide) * of_column[n]
+
+        start, own = 1, min(range(len(members)), key=lambda n: (seconds(n, 1), n))
         for size in range(2, EACH + 1):
-            if seconds(own, band, size) > TOLERATED * seconds(best(band, size), band, size):
+            best = min(range(len(members)), key=lambda n: (seconds(n, size), n))
+            if seconds(own, size) > TOLERATED * seconds(best, size):
                 rules.append(Rule(own, (*limits, (columns, start, size - 1))))
-                start, own = size, best(band, size)
+                start, own = size, best
         rules.append(Rule(own, (*limits, (columns, start, None))))
         first //= 2
     return tuple(rules)
