@@ -17,6 +17,7 @@ from .cases import Sizes
 from .digits import fused_from
 from .folds import Folding, Unfoldable, groups_of
 from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
+from .meetings import Tree
 from .naming import Naming
 from .sets import plain_of
 from .ways import CHOICE, IMMEDIATE, INDEX, Way, joined, step_of
@@ -48,6 +49,7 @@ class Accesses(Naming):
         self.fused: dict[int, int] = {}  # the same by the numbers of buffers
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
         self.said: list[str] = []  # rules of the last statement's accesses
+        self.tree: Tree = None  # the value of the statement that is read
         self.numbers: set[tuple[str, Way]] = set()  # constants of the statement that is read
         self.chosen: list[tuple[str, Way, str, bool]] = []  # those that a condition chooses from others, and where
         self.choosing = 0
@@ -95,7 +97,7 @@ class Accesses(Naming):
 
     def _accesses_of(self, store: Any) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
-        self._loads(store.value, [], True, (), found)
+        self.tree = self._loads(store.value, [], True, (), found)
         for index in store.indices:
             self._loads(index, [], True, (INDEX,), found)
         return [*found, (store.buffer, list(store.indices), True, [], True, ())]
@@ -143,47 +145,50 @@ class Accesses(Naming):
         self.digits += sum(len(fold.dims) for fold in folding.folds)
         self.loops += len(folding.folds)
 
-    def _loads(self, node: Any, rules: list[str], exact: bool, way: Way, found: list[Any]) -> None:
-        """Collect the loads of an expression, each with the conditions under which it is read and its way upwards."""
+    def _loads(self, node: Any, rules: list[str], exact: bool, way: Way, found: list[Any]) -> Tree:
+        """Return an expression as a tree; collect its loads, each with the conditions of the read and its way."""
         kind = kind_of(node)
         if kind in IMMEDIATE:
             self.numbers.add((repr(node.value), way))
             if self.choosing:
                 self.chosen.append((repr(node.value), way, " and ".join(rules), exact))
-            return
+            return f"={node.value!r}"
         if dtype_of_node(node).startswith("int") and not any(map(self._is_value, parts_of(node))):
-            return  # of places alone, which are computed in other ways
+            return None  # of places alone, which are computed in other ways
         if kind in ("Var", "SizeVar"):
-            if hash(node) in self.values:
-                self._loads(self.values[hash(node)], rules, exact, way, found)
-            return
+            known = self.values.get(hash(node))
+            return None if known is None else self._loads(known, rules, exact, way, found)
         if kind == "Select" or called(node) == "if_then_else":
             condition, yes, no = (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
             self._loads(condition, rules, exact, joined(way, (CHOICE,)), found)
+            parts: list[Tree] = []
             alone = not (self._reads(yes) or self._reads(no))
             self.choosing += alone
             for holds, part in ((True, yes), (False, no)):
                 text = self._text()
                 rule = closed(text, text.condition(condition, holds))
-                self._loads(part, [*rules, rule], exact and not text.opaque, way, found)
+                parts.append(self._loads(part, [*rules, rule], exact and not text.opaque, way, found))
             self.choosing -= alone
-            return
+            return (CHOICE, *parts)
         if kind == "Let":
             self.values[hash(node.var)] = node.value
-            self._loads(node.body, rules, exact, way, found)
-            return
+            return self._loads(node.body, rules, exact, way, found)
         if is_load(node):
             buffer, indices = access_of(node)
             found.append((buffer, indices, False, rules, exact, way))
+            number = len(found) - 1
             for index in indices:
                 self._loads(index, rules, exact, joined(way, (INDEX,)), found)
-            return
+            return number
         if called(node) in ("address_of", "tvm_access_ptr", "access_ptr"):
             self.kernel.unread.append(f"an address: {node}")
-            return
-        parts = _direct_parts(node)
-        for number, part in enumerate(parts):
-            self._loads(part, rules, exact, joined(way, step_of(node, number, len(parts))), found)
+            return None
+        own, trees = _direct_parts(node), list[Tree]()
+        step: Way = ()
+        for number, part in enumerate(own):
+            step = step_of(node, number, len(own))
+            trees.append(self._loads(part, rules, exact, joined(way, step), found))
+        return (called(node) or kind, *trees) if step else trees[0] if trees else None
 
     def _reads(self, node: Any) -> bool:
         """Return whether an expression is made of an element of a tensor."""
@@ -215,7 +220,9 @@ class Accesses(Naming):
             (number, way, self._parsed(self.isl.Set, f"{{ {space} : {rule} }}").intersect(domain), exact and self.exact)
             for number, way, rule, exact in self.chosen
         )
-        whole = replace(statement, domain=domain, accesses=tuple(made), numbers=numbers, chosen=chosen)
+        whole = replace(statement, domain=domain, accesses=tuple(made), numbers=numbers, chosen=chosen,
+                        tree=self.tree)  # fmt: skip
+        self.tree = None
         self.kernel.statements.append(whole)
         self.numbers.clear()
         self.chosen.clear()

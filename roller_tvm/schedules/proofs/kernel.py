@@ -166,6 +166,8 @@ class Statement:
         Constants of a choice by conditions: each one's way, its iterations, and whether these are exact.
     folds : tuple of Fold
         Loops and threads of its place that are digits of other numbers.
+    tree : Tree
+        Its value as operations on its reads (``meetings.py``).
     issued : bool
         Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
@@ -182,6 +184,7 @@ class Statement:
     numbers: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
     chosen: tuple[tuple[str, tuple[str, ...], Any, bool], ...] = ()
     folds: tuple[Fold, ...] = ()
+    tree: Any = None
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .flow import Flow, is_own
 from .kernel import Access, Statement
+from .meetings import Tree, grown, meetings, words_of
 from .sets import by_digits, library, plain_of
 from .ways import AS_IT_IS, Way, Ways, both_of, is_neutral, text_of
 
@@ -67,6 +68,8 @@ class Origins:
         Output, a constant that reaches it, its way.
     places : dict
         Output, a constant among which conditions choose, its way -> the elements that it reaches.
+    meetings : set of (int, str)
+        Output, a part of a sum, product or choice that has several such parts, in words.
     skipped : set of str
         Parts that could not be followed.
     """
@@ -78,6 +81,7 @@ class Origins:
     skipped: set[str] = field(default_factory=set)
     numbers: set[tuple[int, str, Way]] = field(default_factory=set)
     places: dict[tuple[int, str, Way], Any] = field(default_factory=dict)
+    meetings: set[tuple[int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         kernel = self.flow.kernel
@@ -91,6 +95,7 @@ class Origins:
                 self._inputs_of(number, kernel.statements[s], relation, ways)
                 self._terms_of(number, kernel.statements[s], relation, ways)
                 self._places_of(number, kernel.statements[s], relation, ways)
+                self._meetings_of(number, kernel.statements[s])
 
     def _reached(self, final: Any) -> dict[tuple[int, Ways], Any]:
         """Return the statements that reach an output's elements, and by which ways: output -> statement."""
@@ -132,6 +137,35 @@ class Origins:
                     return
                 key, elements = (self.position[output], constant, whole), relation.intersect_range(where).domain()
                 self.places[key] = self.places[key].union(elements) if key in self.places else elements
+
+    def _meetings_of(self, output: int, statement: Statement) -> None:
+        """Note which values meet in parts of one sum, product or choice."""
+        for parts in meetings(self._tree(statement, _STAGES, "")):
+            words = {part for part, _ in parts}
+            if len(words) < len(parts):  # of several elements of one input, no word tells which meet
+                self.skipped.add(f"which values meet in {statement.text}")
+            self.meetings |= {(self.position[output], part) for part in words}
+
+    def _tree(self, statement: Statement, depth: int, reader: str) -> Tree:
+        def leaf(n: int) -> Tree:
+            accesses = statement.accesses
+            same = next((m for m in self._groups(statement) if m == n or _equal(accesses[m], accesses[n])), n)
+            at = f"{reader}/{statement.number}.{same}"
+            if statement.update and is_own(statement, statement.accesses[n]):
+                return None
+            root = self._root(statement, n)
+            if root is not None and root[2] == AS_IT_IS:
+                return f"input {root[0]}#{at}"
+            targets = _by_target(self.flow.sources.get((statement.number, n), library().UnionMap("{ }")))
+            sources = [self.flow.kernel.statements[t] for t in targets]
+            adding = [s for s in sources if s.update]
+            trees = [self._tree(s, depth - 1, at) if depth else None for s in adding or sources]
+            if len({words_of(tree, False) for tree in trees}) != 1 or trees[0] is None:  # threads' sums among them
+                return f"several#{at}"
+            kind = f"all {adding[0].update}" if adding else ""
+            return trees[0] if not adding or (isinstance(trees[0], tuple) and trees[0][0] == kind) else (kind, trees[0])
+
+        return grown(statement.tree, leaf)
 
     def _numbers_of(self, output: int, final: Any) -> None:
         """Note the constants that reach an output, from whichever iteration; a sum's start is one of its terms."""

@@ -35,6 +35,7 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
     other += [f"{text} adds the same term twice" for text in reference.twice]
     other += sorted(f"another constant: {number} by {' '.join(way) or 'a copy'}"
                     for _, number, way in scheduled.numbers ^ reference.numbers)  # fmt: skip
+    other += sorted(f"other values meet: {words}" for _, words in scheduled.meetings ^ reference.meetings)
     skipped = [*sorted(scheduled.skipped | reference.skipped), *other]
     if told and not (scheduled.skipped | reference.skipped):
         return Finding("values", REFUTED, told)

@@ -14,7 +14,7 @@ AS_IT_IS: Ways = frozenset({()})
 #: Steps of what decides which value is taken, and of what tells where it stands.
 CHOICE, INDEX = "choice", "index"
 #: Operations of which it is the same which part stands left. One in the other is one with more parts.
-_EITHER = ("Add", "Mul", "Max", "Min", "And", "Or")
+EITHER = ("Add", "Mul", "Max", "Min", "And", "Or")
 #: Largest number of float16, from which a constant is as good as infinite.
 LARGEST = 65504.0
 #: Constants.
@@ -29,7 +29,7 @@ def step_of(node: Any, number: int, parts: int) -> Way:
     if kind in _SAME:
         return ()
     name = called(node) or kind
-    return (name if kind in _EITHER or parts < 2 else f"{name}.{number}",)
+    return (name if kind in EITHER or parts < 2 else f"{name}.{number}",)
 
 
 def joined(outer: Way, inner: Way) -> Way:
@@ -42,7 +42,7 @@ def joined(outer: Way, inner: Way) -> Way:
     >>> joined(("Sub.1",), ("Sub.1",))
     ('Sub.1', 'Sub.1')
     """
-    if outer and inner and outer[-1] == inner[0] and inner[0] in _EITHER:
+    if outer and inner and outer[-1] == inner[0] and inner[0] in EITHER:
         return (*outer, *inner[1:])
     return (*outer, *inner)
 
@@ -88,4 +88,4 @@ def combiner_of(reducer: Any) -> str:
     """Return the operation of a reduction over threads, 'reducer' if it is none of TVM's own."""
     results = list(getattr(reducer, "result", ()))
     kind = kind_of(results[0]) if len(results) == 1 else ""
-    return kind if kind in _EITHER else "reducer"
+    return kind if kind in EITHER else "reducer"
