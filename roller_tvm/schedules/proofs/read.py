@@ -206,7 +206,9 @@ class _Reader(Accesses):
             self.rules += [Rule(f"0 <= {dim.var} < 0 + {dim.extent}", (dim,)) for dim in dims]
         else:
             whole_of = _quotient(extent) if not whole else None
-            if whole_of is not None and low == "0":  # trips that a quotient counts, without it
+            if text.names:  # which leaves all undecided, below
+                self.rules.append(Rule(f"{dims[0].var} >= 0", (dims[0],)))
+            elif whole_of is not None and low == "0":  # trips that a quotient counts, without it
                 told = f"{whole_of[1]}*{dims[0].var} + {whole_of[1]} <= {text.index(whole_of[0])}"
                 self.rules.append(Rule(f"0 <= {dims[0].var} and {told}", (dims[0],)))
             else:
