@@ -37,10 +37,6 @@ def open_winograd(
     arrangement : Arrangement
     tile : int
         Rows and columns of a square.
-
-    Examples
-    --------
-    >>> call = open_winograd(builder, data, weights, conv, arrangement, 4)
     """
 
     def called(name: str, pattern: int, made: Callable[..., Any], *arguments: Any) -> Any:
@@ -128,6 +124,3 @@ class _Sides:
         for axis, low, high in zip(axes, self.before, self.after, strict=True):
             before[axis], after[axis] = low, high
         return topi.nn.pad(data, before, after, name="padded")
-
-
-__all__ = ["open_winograd"]
