@@ -42,7 +42,7 @@ class Farm:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for process in self.processes:
+        for process in list(self.processes):
             self.kill(process)
 
     @property
@@ -78,6 +78,7 @@ class Farm:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self.processes.remove(process)
 
     def _start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "ab") as log:

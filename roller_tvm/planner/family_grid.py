@@ -155,8 +155,11 @@ class _Grid:
         """The tile with the programs of the large size, which it was not found by: too few blocks for the device."""
         if self._tile(large, [GRID_LARGE] * len(extents)) != extents:
             return None
-        form = next(forms(self.operator(extents), self.device, self.features))
-        return replace(known, plan=replace(large.plan, expression=form.expression))
+        for form in forms(self.operator(extents), self.device, self.features):
+            axes = {stage.name: stage.extents.keys() for stage in form.expression.stages}
+            if all(axes.get(p.anchor) == tile.shape.keys() for p in large.plan.programs for tile in p.tiles):
+                return replace(known, plan=replace(large.plan, expression=form.expression))
+        return None  # of so small a tile other axes are fused
 
 
 def _kernel(ranked: RankedPlan) -> tuple[object, ...]:

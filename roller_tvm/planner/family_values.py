@@ -233,7 +233,7 @@ def merged(step: Pack) -> Pack:
 def keeps_order(step: Pack) -> bool:
     """Return whether a packing leaves each element in its place: plans that need none read the same."""
     dims = merged(step).dims
-    return dims == tuple(range(len(dims)))
+    return list(dims) == sorted(set(dims))  # dimensions of one element have no digit
 
 
 def packs_of(ranked: RankedPlan) -> tuple[Pack, ...]:

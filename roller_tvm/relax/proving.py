@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from ..device import DeviceSpec
 from ..schedules.levels import Levels, levels_of
@@ -16,6 +16,8 @@ from ..schedules.proofs import Proof, prove_lowered, verdict
 from ..schedules.proofs.cases import Sizes
 from ..schedules.proofs.read import read_kernel
 from ..schedules.proofs.verdict import not_executed, without_reference
+from ..tir.nodes import tensors_of
+from ..tir.open_axes import is_open
 from ..tools import tool
 from .marks import PLANNED
 from .modules import is_prim_func
@@ -104,11 +106,16 @@ def prove_module(before: Any, after: Any, target: Any, device: DeviceSpec) -> di
 def _proven(
     func: Function, original: Function | None, target: Any, device: DeviceSpec, name: str, checks: tuple[str, ...]
 ) -> str:  # fmt: skip
-    proof = _proof(func, original, str(target), device, checks)
+    # Equal functions may have other names for their sizes, and so other checks.
+    extents = (extent for buffer in tensors_of(func.func) for extent in buffer.shape)
+    sizes = tuple(str(extent.name) for extent in extents if isinstance(extent, tirx.Var))
+    proof = _proof(func, original, str(target), device, checks, sizes)
 
     def execute() -> Any:
         if original is None:
             return not_executed()
+        if is_open(original.func):
+            return not_executed("its sizes are open")
         return tool("roller_check.relax_plans").check_scheduled(original.func, func.func, target)
 
     return verdict(replace(proof, kernel=name), execute)
@@ -116,7 +123,8 @@ def _proven(
 
 @lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
 def _proof(
-    func: Function, original: Function | None, target: str, device: DeviceSpec, checks: tuple[str, ...]
+    func: Function, original: Function | None, target: str, device: DeviceSpec, checks: tuple[str, ...],
+    _sizes: tuple[str, ...],
 ) -> Proof:  # fmt: skip
     unscheduled = original.func if original else None
     found = prove(func.func, unscheduled, tvm.target.Target(target), device, checks=checks)

@@ -7,7 +7,8 @@ compares, without a call of Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -65,36 +66,47 @@ def likely_sizes(mod: Any) -> tuple[tuple[str, int], ...]:
 
 
 def kernel_checks(mod: Any) -> dict[str, tuple[str, ...]]:
-    """Return the model's checks of the sizes of each PrimFunc: of those that are the model's wherever it is called."""
-    checks: dict[str, None] = {}
-    called: set[str] = set()
-    others: set[tuple[str, str]] = set()  # a function, and a size that is another one at a call
+    """Return the checks of each PrimFunc's sizes, in its own names: those that hold wherever it is called."""
+    found: dict[str, tuple[str, ...]] = {}
     kernels = {str(var.name_hint): func for var, func in mod.functions_items() if is_prim_func(func)}
-
-    def visit(node: Any) -> None:
-        if not isinstance(node, relax.Call) or not (given := arguments_of(node)):
-            return
-        name = str(node.args[0].name_hint)
-        if (func := kernels.get(name)) is None:
-            return
-        called.add(name)
-        numbered = [a for a in (*given, *node.args[2:]) if not isinstance(a.ty, relax.TensorType)]
-        sizes = [size for a in numbered for size in getattr(a, "values", (getattr(a, "value", a),))]
-        buffers, tensors = tensors_of(func), (a for a in given if isinstance(a.ty, relax.TensorType))
-        numbers = (p for p in func.params if not any(p.same_as(buffer) for buffer in buffers))
-        pairs = list(zip(numbers, sizes, strict=False))
-        for buffer, argument in zip(buffers, tensors, strict=False):
-            pairs += zip(buffer.shape, getattr(argument.ty, "shape", None) or [None] * len(buffer.shape), strict=True)
-        for own, extent in pairs:
-            if isinstance(own, tirx.Var) and not (isinstance(extent, tirx.Var) and extent.name == own.name):
-                others.add((name, str(own.name)))
-
     for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            checks.update(dict.fromkeys(checks_of(func)))
-            each_binding(func, visit)
-    return {name: tuple(c for c in checks if not any((name, size) in others for size in names_of(c)))
-            for name in called} if checks else {}  # fmt: skip
+        if not isinstance(func, relax.Function):
+            continue
+        checks, known = checks_of(func), symbols_of(func)
+
+        def visit(node: Any, checks: Any = checks, known: Any = known) -> None:
+            if not isinstance(node, relax.Call) or not (given := arguments_of(node)):
+                return
+            name = str(node.args[0].name_hint)
+            if name not in kernels:
+                return
+            own = _own_names(kernels[name], node, given, known)
+            told = tuple(re.sub(r"[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), check)
+                         for check in checks if names_of(check) <= own.keys())  # fmt: skip
+            found[name] = tuple(c for c in found[name] if c in told) if name in found else told
+
+        each_binding(func, visit)
+    return found
+
+
+def _own_names(kernel: Any, call: Any, given: Sequence[Any], known: Mapping[str, Any]) -> dict[str, str]:
+    """Return a size of the model -> its name in a kernel that is called."""
+    numbered = [a for a in (*given, *call.args[2:]) if not isinstance(a.ty, relax.TensorType)]
+    sizes = [size for a in numbered for size in getattr(a, "values", (getattr(a, "value", a),))]
+    buffers = tensors_of(kernel)
+    numbers = (p for p in kernel.params if not any(p.same_as(buffer) for buffer in buffers))
+    pairs = list(zip(numbers, sizes, strict=False))
+    types = [a.ty for a in given if isinstance(a.ty, relax.TensorType)]
+    if call.op.name == "relax.call_tir":
+        types += call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    for buffer, kind in zip(buffers, types, strict=False):
+        if isinstance(kind.shape, relax.ShapeExpr):
+            pairs += zip(buffer.shape, kind.shape.values, strict=True)
+    found: dict[str, str] = {}
+    for own, extent in pairs:
+        if isinstance(own, tirx.Var) and isinstance(extent, tirx.Var) and extent.same_as(known.get(str(extent.name))):
+            found.setdefault(str(extent.name), str(own.name))
+    return found
 
 
 @tvm.transform.module_pass(opt_level=0, name="CheckSizes")

@@ -192,7 +192,6 @@ def _calls(mod: Any) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
 
 def each_binding(func: Any, visit: Any) -> None:
     """Visit the bindings of a Relax function in their order, each before the call in it."""
-    """Bindings in their order, each before the call in it is looked at."""
     from tvm import relax
 
     def block(body: Any) -> None:

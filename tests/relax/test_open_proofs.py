@@ -11,7 +11,7 @@ from tvm import relax, te  # noqa: E402
 from roller_tvm.errors import RefutedKernel  # noqa: E402
 from roller_tvm.relax.open_schedule import OpenFunction  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
-from roller_tvm.relax.proving import prove  # noqa: E402
+from roller_tvm.relax.proving import prove, prove_module  # noqa: E402
 from roller_tvm.relax.size_checks import kernel_checks, with_bounds  # noqa: E402
 from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
 from roller_tvm.schedules.proofs.cases import Sizes  # noqa: E402
@@ -89,3 +89,57 @@ def test_trips_that_write_the_same_values_do_not_race():
 def test_sizes_that_a_kernel_does_not_serve_refute_it():
     told = str(prove_lowered(*copied()))
     assert "bounds: refuted: " in told and "for n=" in told
+
+
+def rows_of(x, table):
+    return te.compute(x.shape, lambda i, j: x[i, j] + table[i, j], name="rows")
+
+
+def first_of(table, size):
+    return te.compute((size,), lambda i: table[i, 0], name="first")
+
+
+def proofs(builder, **bounds):
+    mod = with_bounds(builder.get(), bounds, {})
+    return prove_module(mod, mod, tvm.target.Target("llvm"), device("avx512"))
+
+
+def test_checks_of_one_function_are_none_of_another():
+    builder, table = relax.BlockBuilder(), relax.const(values(64, 8))
+    with builder.function("main", [x := relax.Var("x", relax.TensorType([var(), 8], "float32"))]):
+        builder.emit_func_output(builder.emit(relax.op.nn.relu(x)))
+    with builder.function("other", [x := relax.Var("x", relax.TensorType([var(), 8], "float32"))]):
+        builder.emit_func_output(builder.emit_te(rows_of, x, table))
+    with pytest.raises(RefutedKernel, match="bounds"):
+        proofs(builder, n=(1, 64))
+
+
+def two_sizes(made):
+    """Two calls of one kernel, of different sizes of the model."""
+    n, m = var(), var("m")
+    x, y = (relax.Var(name, relax.TensorType([size, 8], "float32")) for name, size in (("x", n), ("y", m)))
+    builder, table = relax.BlockBuilder(), relax.Var("table", relax.TensorType([64, 8], "float32"))
+    with builder.function("main", [x, y, table]):
+        builder.emit_func_output(relax.Tuple([made(builder, given, table, size) for given, size in ((x, n), (y, m))]))
+    return builder
+
+
+@pytest.mark.parametrize("made", [
+    lambda b, x, table, _: b.emit_te(rows_of, x, table),
+    lambda b, _, table, size: b.emit_te(first_of, table, size),  # a size of the result alone
+])  # fmt: skip
+def test_a_kernel_of_two_calls_takes_what_both_take(made):
+    assert set(proofs(two_sizes(made), n=(1, 64), m=(1, 64)).values()) == {"proven"}
+    for larger in ({"n": (1, 100), "m": (1, 64)}, {"n": (1, 64), "m": (1, 100)}):
+        with pytest.raises(RefutedKernel, match="bounds"):
+            proofs(two_sizes(made), **larger)
+
+
+@pytest.mark.parametrize("rules", [("n >= 2000000",), ("n <= 0",)])
+def test_a_kernel_of_no_size_is_not_proven(rules):
+    told = str(prove_lowered(*copied(), sizes=Sizes(rules=rules)))
+    assert "no size from 1 to" in told and "undecided" in told
+
+
+def test_checks_that_are_no_sums_are_left_out():
+    assert prove_lowered(*copied(), sizes=Sizes(rules=("n >= 8", "n * n <= 4096"))).answer == "proven"

@@ -20,7 +20,7 @@ from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
 from .meetings import Tree
 from .naming import Naming
 from .sets import plain_of
-from .ways import CHOICE, IMMEDIATE, INDEX, Way, joined, step_of
+from .ways import CHOICE, IMMEDIATE, INDEX, PLACE, Way, joined, step_of
 
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
@@ -154,6 +154,8 @@ class Accesses(Naming):
                 self.chosen.append((repr(node.value), way, " and ".join(rules), exact))
             return f"={node.value!r}"
         if dtype_of_node(node).startswith("int") and not any(map(self._is_value, parts_of(node))):
+            if not {CHOICE, INDEX} & {*way}:  # its value reaches an output
+                self.numbers.add((PLACE, way))
             return None  # of places alone, which are computed in other ways
         if kind in ("Var", "SizeVar"):
             known = self.values.get(hash(node))
@@ -162,12 +164,14 @@ class Accesses(Naming):
             condition, yes, no = (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
             self._loads(condition, rules, exact, joined(way, (CHOICE,)), found)
             parts: list[Tree] = []
+            reads = self._reads(condition)
             alone = not (self._reads(yes) or self._reads(no))
             self.choosing += alone
             for holds, part in ((True, yes), (False, no)):
                 text = self._text()
                 rule = closed(text, text.condition(condition, holds))
-                parts.append(self._loads(part, [*rules, rule], exact and not text.opaque, way, found))
+                branch = joined(way, ("chosen" if holds else "otherwise",)) if reads else way
+                parts.append(self._loads(part, [*rules, rule], exact and not text.opaque, branch, found))
             self.choosing -= alone
             return (CHOICE, *parts)
         if kind == "Let":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...codegen.flat import children, is_load, kind_of, parts_of
+from .sets import library
 
 #: Most kernels that are read on their own.
 MOST = 8
@@ -53,11 +54,22 @@ class Sizes:
         for rule in self.rules:
             text = rule.replace("T.", "").replace("==", "=")
             if _AFFINE.match(text) and set(re.findall(r"[A-Za-z_]\w*", text)) <= {*names, *words}:
-                found.append(re.sub(r"[A-Za-z_]\w*", lambda word: (names | words)[word[0]], text))
+                told = re.sub(r"[A-Za-z_]\w*", lambda word: (names | words)[word[0]], text)
+                found += [told] if _is_affine(told, parameters) else []
         return found
 
 
 ANY = Sizes()
+
+
+def _is_affine(rule: str, parameters: Iterable[str]) -> bool:
+    """Return whether isl reads a rule: products of two sizes are none of its."""
+    isl = library()
+    try:
+        isl.Set(f"[{', '.join(parameters)}] -> {{ [] : {rule} }}")
+    except isl.Error:
+        return False
+    return True
 
 
 def cases_of(body: Any) -> list[dict[int, bool]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,12 +10,12 @@ from .flow import Flow, is_own
 from .kernel import Access, Statement
 from .meetings import Tree, grown, meetings, words_of
 from .sets import by_digits, library, plain_of
-from .ways import AS_IT_IS, Way, Ways, both_of, is_neutral, text_of
+from .ways import AS_IT_IS, PLACE, Way, Ways, both_of, is_neutral, text_of
 
 #: Combinations that a value may enter twice.
 _IDEMPOTENT = ("Max", "Min")
 #: Longest chain of stages that is followed, and most ways by which one value may go.
-_STAGES, _WAYS = 40, 1000
+_STAGES, _WAYS, _LEAVES = 40, 1000, 1000
 #: An output, inputs, all by position among the parameters, and in words how values get from these to it.
 Key = tuple[int, tuple[int, ...], str]
 #: An input, isl.Map from iterations to its elements, and ways from these to the value that is read.
@@ -82,6 +83,7 @@ class Origins:
     numbers: set[tuple[int, str, Way]] = field(default_factory=set)
     places: dict[tuple[int, str, Way], Any] = field(default_factory=dict)
     meetings: set[tuple[int, str]] = field(default_factory=set)
+    _met: int = 0
 
     def __post_init__(self) -> None:
         kernel = self.flow.kernel
@@ -140,14 +142,23 @@ class Origins:
 
     def _meetings_of(self, output: int, statement: Statement) -> None:
         """Note which values meet in parts of one sum, product or choice."""
-        for parts in meetings(self._tree(statement, _STAGES, "")):
+        self._met = 0
+        tree = self._tree(statement, _STAGES, "")
+        if self._met > _LEAVES:
+            self.skipped.add(f"which of more than {_LEAVES} values meet in {statement.text}")
+            return
+        for parts in meetings(tree):
             words = {part for part, _ in parts}
-            if len(words) < len(parts):  # of several elements of one input, no word tells which meet
+            # Of several elements of one input no word tells which meet, nor do its constants.
+            if len({re.sub(r"=[^,)]+", "=", part) for part in words}) < len(parts):
                 self.skipped.add(f"which values meet in {statement.text}")
             self.meetings |= {(self.position[output], part) for part in words}
 
     def _tree(self, statement: Statement, depth: int, reader: str) -> Tree:
         def leaf(n: int) -> Tree:
+            self._met += 1
+            if self._met > _LEAVES:  # stages that read one another twice double them
+                return None
             accesses = statement.accesses
             same = next((m for m in self._groups(statement) if m == n or _equal(accesses[m], accesses[n])), n)
             at = f"{reader}/{statement.number}.{same}"
@@ -187,6 +198,9 @@ class Origins:
                             longer = both_of(new, frozenset({access.way}))
                             following[target] = following.get(target, frozenset()) | longer
                 for constant, way in statement.numbers:
+                    if constant == PLACE:
+                        self.skipped.add(f"the value of a place in {statement.text}")
+                        continue
                     for whole in both_of(both_of(new, frozenset({sets})), frozenset({way})):
                         if not is_neutral(constant, whole):
                             self.numbers.add((self.position[output], constant, whole))

@@ -102,8 +102,8 @@ class _Reader(Accesses):
                 text = self._text()
                 rule = text.condition(part.condition, holds)
                 self.kernel.case += [] if text.opaque or text.names else [rule]
-        case = " and ".join(self.kernel.case)
-        self.kernel.never = bool(case) and self._parsed(self.isl.Set, f"{{ [] : {case} }}").is_empty()
+        case = " and ".join(self.kernel.case) or "true"
+        self.kernel.never = bool(self._parsed(self.isl.Set, f"{{ [] : {case} }}").is_empty())
         self.within += self.kernel.case
         return not self.kernel.never
 

@@ -16,9 +16,9 @@ def without_reference(proof: Proof) -> Proof:
     return replace(proof, findings=(*proof.findings, told))
 
 
-def not_executed() -> str:
+def not_executed(why: str = "no other kernel computes the same") -> str:
     """Return what is told of the execution of such a kernel."""
-    return "not executed: no other kernel computes the same"
+    return f"not executed: {why}"
 
 
 def verdict(proof: Proof, execute: Callable[[], Any]) -> str:

@@ -17,6 +17,8 @@ CHOICE, INDEX = "choice", "index"
 EITHER = ("Add", "Mul", "Max", "Min", "And", "Or")
 #: Largest number of float16, from which a constant is as good as infinite.
 LARGEST = 65504.0
+#: Stands for the number of a loop that is a value, of which nothing is compared.
+PLACE = "a place"
 #: Constants.
 IMMEDIATE = ("FloatImm", "IntImm")
 #: These hand a value on.
