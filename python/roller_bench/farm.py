@@ -42,7 +42,7 @@ class Farm:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        for process in list(self.processes):
+        for process in self.processes:
             self.kill(process)
 
     @property
@@ -74,11 +74,11 @@ class Farm:
             time.sleep(0.2)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process and its children."""
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        self.processes.remove(process)
+        """Kill a process and its children, once: its number may be another's later."""
+        if process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def _start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{name}.log", "ab") as log:

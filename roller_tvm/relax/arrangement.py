@@ -209,12 +209,11 @@ def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement
         data = topi.nn.pad(data, before, after, name="padded")
 
     def read(n: Any, y: Any, x: Any, c: Any) -> Any:
-        return data[n, c // block, y, x, c % block] if block else data[n, y, x, c]
+        return data[arrangement.place(n, c, y, x)]
 
     def place(*at: Any) -> tuple[Any, Any, Any, Any]:
-        if not block:
-            return at[0], at[1], at[2], at[3]
-        return at[0], at[2], at[3], at[1] * block + at[4]
+        image, channel, row, column = arrangement.plain_place(*at)
+        return image, row, column, channel
 
     shape = arrangement.shape((n, conv.weights[0], rows, columns))
     return winograd(read, (n, rows, columns, c), weights, tile, shape, place, conv.out_dtype)
