@@ -1,6 +1,6 @@
 """How many wrong kernels does the prover refute? A line a mutant; an interrupted run goes on where it stopped.
 
-    .venv/relax/bin/python -m tests.schedules.count_mutants --output build/proof_mutants.jsonl [--seconds 600]
+.venv/relax/bin/python -m tests.schedules.count_mutants --output build/proof_mutants.jsonl [--seconds 600]
 """
 
 import argparse
@@ -12,7 +12,8 @@ from pathlib import Path
 from roller_tvm.schedules.proofs import prove_lowered
 
 from .mutants import answer, confirmed, is_wrong, mutants
-from .test_mutants import CASES, lowered
+from .sums_of_products import PRODUCTS
+from .test_mutants import CASES, lowered, lowered_tensors
 
 MORE = ["matmul m=5 n=12 k=6", "matmul m=12 n=8 k=4", "batch_matmul b=2 m=4 n=6 k=5", "add shape=3x40",
         "dense m=3 n=8 k=12 bias=1 relu=1", "transpose shape=5x4x6 perm=2,0,1", "softmax shape=3x16",
@@ -32,7 +33,11 @@ def main():
     rows = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.exists() else []
     done, until = {(row["kernel"], row["mutant"]) for row in rows}, time.monotonic() + args.seconds
     with args.output.open("a") as file:
-        for words, name in [*CASES, *((w, d) for w in MORE for d in ("avx2", "v100"))]:
+        for words, name in [
+            *((w, d) for w in PRODUCTS for d in ("avx2", "v100")),
+            *CASES,
+            *((w, d) for w in MORE for d in ("avx2", "v100")),
+        ]:
             for row in judged(words, name, done):
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
@@ -47,7 +52,8 @@ def judged(words, name, done):
     kernel = f"{words} {name}"
     if (kernel, "all") in done:
         return
-    func, reference = lowered(words, name)
+    made = PRODUCTS.get(words)
+    func, reference = lowered(words, name) if made is None else lowered_tensors(made(), name)
     try:
         right = answer(reference)
         good = not is_wrong(func, right)

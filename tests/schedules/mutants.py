@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 
 from roller_tvm.codegen.dialect import dialect_here
-from roller_tvm.codegen.flat import access_of, called, kind_of, number_of, parts_of
+from roller_tvm.codegen.flat import access_of, called, is_load, kind_of, number_of, parts_of
+from roller_tvm.te.numbering import dtype_of_node
 
 from .interpret import Run
 
@@ -74,6 +75,30 @@ def mutants(func):
         last = tir.FloorMod(node.indices[-1] + tir.const(1, "int32"), tir.const(extent, "int32"))
         return tir.BufferLoad(node.source, [*node.indices[:-1], last])
 
+    def with_partner(node, side, another):
+        """A product whose factor on a side reads `another` element."""
+        factor = getattr(node, side)
+        if not is_product(node) or not is_load(factor):
+            return None
+        indices = another(list(factor.indices), [number_of(e) for e in shape_of(factor)])
+        if indices is None:
+            return None
+        changed = {"a": node.a, "b": node.b, side: tir.BufferLoad(factor.source, indices)}
+        return tir.Mul(changed["a"], changed["b"])
+
+    def partner(place, turned):
+        """The last of its row for the first and so on (`turned`), or the next one, along a dimension from the end."""
+
+        def another(indices, extents):
+            if len(indices) < -place or (extents[place] or 0) < 2:
+                return None
+            extent, index = tir.const(extents[place], "int32"), indices[place]
+            one = tir.const(1, "int32")
+            indices[place] = extent - one - index if turned else tir.FloorMod(index + one, extent)
+            return indices
+
+        return another
+
     def trips(node, by):
         extent = number_of(node.extent)
         if extent is None or extent + by < 1 or int(node.kind) == 4:
@@ -138,6 +163,33 @@ def mutants(func):
 
             yield number, func.with_body(dialect.with_nodes(func.body, one, tir.SeqStmt))
 
+    def exchanged_factors():
+        """Functions in which two products of one value have each other's second factor."""
+        stores = []
+        dialect.with_nodes(func.body, stores.append, tir.BufferStore)
+        for at, store in enumerate(stores):
+            products = []
+            dialect.with_nodes(store, lambda node, to=products: to.append(node) if is_product(node) else None, tir.Mul)
+            for first in range(len(products) - 1):
+                others = {first: products[first + 1].b, first + 1: products[first].b}
+                yield f"{at} {first}", func.with_body(with_factors(at, others))
+
+    def with_factors(at, others):
+        """The function's body with other second factors of products of its store `at`."""
+        counted = [0, 0]
+
+        def product(node):
+            if not is_product(node):
+                return None
+            counted[1] += 1
+            return tir.Mul(node.a, others[counted[1] - 1]) if counted[1] - 1 in others else None
+
+        def store(node):
+            counted[0] += 1
+            return dialect.with_nodes(node, product, tir.Mul) if counted[0] - 1 == at else None
+
+        return dialect.with_nodes(func.body, store, tir.BufferStore)
+
     def is_barrier(node):
         return kind_of(node) == "Evaluate" and called(node.value) == "tvm_storage_sync"
 
@@ -180,6 +232,13 @@ def mutants(func):
     yield from at_each("store shifted", tir.BufferStore, lambda n: store(n, 1))
     yield from at_each("load shifted", dialect.loads, lambda n: load(n, 1))
     yield from at_each("load elsewhere", dialect.loads, elsewhere)
+    for side in ("a", "b"):
+        for place, turned in ((-1, True), (-2, True), (-2, False)):
+            name = f"factor {side} {'turned' if turned else 'moved'} along {place}"
+            change = partial(with_partner, side=side, another=partner(place, turned))
+            yield from at_each(name, tir.Mul, change)
+    for number, mutant in exchanged_factors():
+        yield f"factors exchanged {number}", mutant
     yield from at_each("loop shorter", tir.For, lambda n: trips(n, -1))
     yield from at_each("loop longer", tir.For, lambda n: trips(n, 1))
     yield from at_each("loop at once", tir.For, at_once)
@@ -196,6 +255,10 @@ def mutants(func):
         yield f"buffer too small {number}", mutant
     for number, mutant in otherwise(elsewhere_kept):
         yield f"wrong scope {number}", mutant
+
+
+def is_product(node):
+    return dtype_of_node(node).startswith("float")
 
 
 def uses(expression, var):
