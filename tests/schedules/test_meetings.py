@@ -8,6 +8,8 @@ pytestmark = pytest.mark.relax
 
 from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
 
+from .mutants import answer, is_wrong, mutants  # noqa: E402
+from .sums_of_products import PRODUCTS  # noqa: E402
 from .test_mutants import lowered_tensors  # noqa: E402
 
 
@@ -104,3 +106,14 @@ def test_stages_that_double_what_they_read_end_soon():
     func, reference = lowered_tensors([given, value], "avx2")
     proof = prove_lowered(func, reference)
     assert proof.answer == "undecided" and "values meet" in str(proof)
+
+
+@pytest.mark.parametrize("made", PRODUCTS.values(), ids=list(PRODUCTS))
+@pytest.mark.parametrize("name", ["avx2", "v100"])
+def test_factors_with_another_partner_are_not_proven(made, name):
+    func, reference = lowered_tensors(made(), name)
+    right = answer(reference)
+    wrong = {kind: mutant for kind, mutant in mutants(func) if kind.startswith("factor") and is_wrong(mutant, right)}
+    told = {kind: prove_lowered(mutant, reference).answer for kind, mutant in wrong.items()}
+    assert len(told) > 1 and "proven" not in told.values(), told
+    assert all(answer == "refuted" for kind, answer in told.items() if not kind.startswith("factors exchanged")), told

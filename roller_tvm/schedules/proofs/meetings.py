@@ -67,6 +67,42 @@ def meetings(tree: Tree) -> Iterator[set[tuple[str, str]]]:
         yield from meetings(part)
 
 
+def is_unclear(tree: Tree, label_of: Callable[[str], str]) -> bool:
+    """Return whether several elements of one input get into a sum or product by one way, so that words do not tell
+    which of them meets what.
+
+    Parameters
+    ----------
+    tree : Tree
+    label_of : function of str
+        What stands behind '#' -> the same for the same element.
+    """
+    if not isinstance(tree, tuple):
+        return False
+    seen: dict[tuple[str, tuple[str, ...]], set[tuple[str, str]]] = {}
+    for part in tree[1:] if tree[0] in EITHER else ():
+        known = isinstance(part, tuple) and not (tree[0] == "Add" and is_even(part))
+        words = words_of(part, known)  # others may take the places of the same words
+        for name, way, label in _leaves_of(part, ()):
+            seen.setdefault((name, way), set()).add((label, words))
+    for found in seen.values():
+        if len({words for _, words in found}) > 1 and len({label_of(label) for label, _ in found}) > 1:
+            return True
+    return any(is_unclear(part, label_of) for part in tree[1:])
+
+
+def _leaves_of(tree: Tree, way: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield the name of each value, the operations on its way, no more exactly than ``Way``, and its element."""
+    if isinstance(tree, tuple):
+        kind = str(tree[0]).removeprefix("all ")
+        step = () if kind == CHOICE or (kind in EITHER and way[-1:] == (kind,)) else (kind,)
+        for part in tree[1:]:
+            yield from _leaves_of(part, (*way, *step))
+    elif tree is not None and not is_constant(tree):
+        name, _, label = str(tree).partition("#")
+        yield name, way, label
+
+
 def is_even(tree: Tree) -> bool:
     """Return whether a part of a sum is a sum of like elements by constants: others may take their places."""
     if not isinstance(tree, tuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from .flow import Flow, is_own
 from .kernel import Access, Statement
-from .meetings import Tree, grown, meetings, words_of
+from .meetings import Tree, grown, is_unclear, meetings, words_of
 from .sets import by_digits, library, plain_of
 from .ways import AS_IT_IS, PLACE, Way, Ways, both_of, is_neutral, text_of
 
@@ -73,6 +73,8 @@ class Origins:
         Output, a part of a sum, product or choice that has several such parts, in words.
     skipped : set of str
         Parts that could not be followed.
+    unclear : set of str
+        Sums of parts that were followed, and of which words do not tell which values meet.
     """
 
     flow: Flow
@@ -80,10 +82,12 @@ class Origins:
     terms: dict[Key, list[Any]] = field(default_factory=dict)
     twice: list[str] = field(default_factory=list)
     skipped: set[str] = field(default_factory=set)
+    unclear: set[str] = field(default_factory=set)
     numbers: set[tuple[int, str, Way]] = field(default_factory=set)
     places: dict[tuple[int, str, Way], Any] = field(default_factory=dict)
     meetings: set[tuple[int, str]] = field(default_factory=set)
     _met: int = 0
+    _elements: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kernel = self.flow.kernel
@@ -142,17 +146,39 @@ class Origins:
 
     def _meetings_of(self, output: int, statement: Statement) -> None:
         """Note which values meet in parts of one sum, product or choice."""
-        self._met = 0
+        self._met, self._elements = 0, {}
         tree = self._tree(statement, _STAGES, "")
         if self._met > _LEAVES:
             self.skipped.add(f"which of more than {_LEAVES} values meet in {statement.text}")
+            return
+        if is_unclear(tree, self._element_of):
+            self.unclear.add(f"which values meet in {statement.text}")
             return
         for parts in meetings(tree):
             words = {part for part, _ in parts}
             # Of several elements of one input no word tells which meet, nor do its constants.
             if len({re.sub(r"=[^,)]+", "=", part) for part in words}) < len(parts):
-                self.skipped.add(f"which values meet in {statement.text}")
+                self.unclear.add(f"which values meet in {statement.text}")
             self.meetings |= {(self.position[output], part) for part in words}
+
+    def _element_of(self, label: str) -> str:
+        """Return the same for values of one element of an input, by whichever stages an iteration gets them."""
+        steps = [tuple(map(int, step.split("."))) for step in label.split("/")[1:]]
+        statements, made = self.flow.kernel.statements, None
+        for (number, n), (then, _) in zip(steps, steps[1:], strict=False):
+            if statements[then].update:
+                return label  # one of many
+            relation = _by_target(self.flow.sources[number, n])[then]
+            made = relation if made is None else made.apply_range(relation)
+        root = self._root(statements[steps[-1][0]], steps[-1][1])
+        if root is None:
+            return label
+        whole = root[1] if made is None else made.apply_range(root[1])
+        for other, known in self._elements.items():
+            if known.is_equal(whole):
+                return other
+        self._elements[label] = whole
+        return label
 
     def _tree(self, statement: Statement, depth: int, reader: str) -> Tree:
         def leaf(n: int) -> Tree:

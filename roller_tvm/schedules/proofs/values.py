@@ -36,7 +36,8 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
     other += sorted(f"another constant: {number} by {' '.join(way) or 'a copy'}"
                     for _, number, way in scheduled.numbers ^ reference.numbers)  # fmt: skip
     other += sorted(f"other values meet: {words}" for _, words in scheduled.meetings ^ reference.meetings)
-    skipped = [*sorted(scheduled.skipped | reference.skipped), *other]
+    unclear = sorted(scheduled.unclear | reference.unclear)
+    skipped = [*sorted(scheduled.skipped | reference.skipped), *unclear, *other]
     if told and not (scheduled.skipped | reference.skipped):
         return Finding("values", REFUTED, told)
     return Finding("values", UNDECIDED, skipped[0]) if skipped else Finding("values", PROVEN)
