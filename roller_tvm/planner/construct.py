@@ -205,6 +205,8 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
         split.append((plain, ()))
     stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
+    if features.open_sides:  # no rewrite tells tiles inside a picture from those at its edges
+        stores = (store_rearranged, store_guarded)
     if device.kind == "cpu" and divides(expression):
         stores = (*stores, store_packed)
     for form, splits in split:

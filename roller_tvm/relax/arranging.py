@@ -16,6 +16,7 @@ from .arrangement import Arrangement, Convolution, blocked_convolution, winograd
 from .constants import array_of, is_constant
 from .enlarging import repeated, whole_multiples
 from .open_winograd import open_winograd
+from .transposed import in_squares, window_of
 
 #: Operators that treat every element alike.
 _ALIKE = {
@@ -243,6 +244,8 @@ class Arranger(relax.PyExprMutator):
             return self._alike(call, shape)
         if name == "relax.concat":
             return self._concat(call)
+        if name == "relax.call_tir":
+            return self._squares(call)
         if not call.args or not self._is_arranged(call.args[0]):
             return None
         rules: dict[str, Callable[[Any], Any]] = {
@@ -325,6 +328,12 @@ class Arranger(relax.PyExprMutator):
                 return None
             args.append(form)
         return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _squares(self, call: Any) -> Any | None:
+        (data, *_), window = call.args[1].fields, window_of(self.builder_.get(), call)
+        if window is None or not self._is_arranged(data):
+            return None
+        return in_squares(self.builder_, self.arranged[data], window, self.arrangement, _shape(data) or ())
 
     def _concat(self, call: Any) -> Any | None:
         fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()

@@ -96,6 +96,7 @@ class _Tiling:
             made -= self.whole
         self.places = Places(axes, extents, scheduled, self.root.body, made, turn is not None)
         self.starts = [tirx.Var(f"start{n}", str(axis.extent.ty.dtype)) for n, axis in enumerate(axes.axes)]
+        self.tile_loops: set[int] = set()
         self.vectors = OpenVectors(self.root.body, self.places)
         self.blocks = list(realized(self.vectors.body))
 
@@ -133,7 +134,7 @@ class _Tiling:
             require_alignment(self.blocks, every, self.params | replaced)
             body = on_grid(body, lambda: [self._tile(at) for at in moving])
         for at in () if self.grid else reversed(moving):
-            body = self._wrapped(body, at)
+            body = self._wrapped(body, at, parallel)
         if parallel:
             body = _outermost_parallel(body, self._reducing())
         if not self.grid:
@@ -242,8 +243,12 @@ class _Tiling:
             return loop
         return tirx.For(loop.loop_var, loop.min, extent, kind, loop.body, loop.thread_binding, loop.annotations)
 
-    def _wrapped(self, body: Any, at: int) -> Any:
-        """The statement with a loop of tiles around the innermost part that computes along an axis."""
+    def _wrapped(self, body: Any, at: int, in_order: bool) -> Any:
+        """The statement with a loop of tiles around the innermost part that computes along an axis.
+
+        `in_order` of the axes: around the loops of tiles along those behind it, so that memory is passed from front
+        to back and the rows of a picture are shared among the cores.
+        """
         touched = {
             id(block) for block, _ in self.blocks if any(self.places.axis(iv.var) == at for iv in block.iter_vars)
         }  # fmt: skip
@@ -255,6 +260,8 @@ class _Tiling:
             for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
                 if int(iv.iter_type) == REDUCTION or self.places.axis(iv.var) == at:
                     inner |= variables(value)
+        if in_order:
+            inner |= self.tile_loops
         return _wrap(body, names, inner | self._behind(touched, at), lambda part: self._tiles(part, at))
 
     def _behind(self, touched: set[int], at: int) -> set[int]:
@@ -302,6 +309,7 @@ class _Tiling:
         from tvm import tirx
 
         t, count, start, begin = self._tile(at)
+        self.tile_loops.add(key(t))
         parts = list(part.seq) if type(part).__name__ == "SeqStmt" else [part]
         body = tirx.SeqStmt([tirx.Bind(start, begin), *parts])
         return tirx.For(t, tirx.const(0, str(t.ty.dtype)), count, SERIAL, body)

@@ -12,6 +12,8 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+from roller_tvm.te.numbering import PARALLEL  # noqa: E402
+from roller_tvm.tir.open_places import loops as loops_of  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
 from .networks import LLVM, module, run, values  # noqa: E402
@@ -93,6 +95,24 @@ def test_one_channel_for_each():
     same(convolution(32, 32, 3, groups=32), SIZES)
 
 
+@pytest.mark.parametrize("groups", sampled([32, 1], 2))
+def test_padding_is_copied_a_tile_at_a_time(groups):
+    """No load within a window asks where the picture ends: but in tiles of one pixel, which reuse nothing."""
+    _, report = schedule(prepare(convolution(32, 32, 5, groups=groups), LLVM), LLVM)
+    (plan,) = {note.plan for note in report.notes if "conv2d" in note.name}
+    rules = [rule for rule in plan.split("; ") if not rule.endswith("=1 xx=1")]
+    assert rules and not [rule for rule in rules if ": cpu.direct" not in rule]
+
+
+def test_rows_of_a_picture_are_shared_among_the_cores():
+    made, _ = schedule(prepare(module(lambda b, x: b.emit(relax.op.exp(x)), (1, *sides(), 24)), LLVM), LLVM)
+    loops = [
+        str(loop.loop_var.name) for func in made.functions.values() if isinstance(func, tvm.tirx.PrimFunc)
+        for loop in loops_of(func.body) if int(loop.kind) == PARALLEL
+    ]  # fmt: skip
+    assert loops and set(loops) == {"t_i1"}, "columns would be shared, each a step through memory"
+
+
 def test_a_convolution_of_single_pixels():
     same(convolution(32, 16, 1), SIZES)
 
@@ -116,16 +136,31 @@ def test_features_join_at_twice_their_size():
         close(run(executable, x, larger)[0], x.repeat(2, 2).repeat(2, 3) + larger)
 
 
-def test_a_transposed_convolution_of_any_picture():
-    weight = values(16, 24, 2, 2)
-    mod = module(
-        lambda b, x: b.emit(relax.op.nn.conv2d_transpose(x, relax.const(weight), strides=2)), (1, 16, *sides())
-    )  # fmt: skip
-    executable = planned(mod)
+@pytest.mark.parametrize("arranged", sampled([None, "NHWC", "blocked"], 3))
+def test_a_transposed_convolution_of_any_picture(arranged):
+    """Its squares are of pixels in the arrangement of the convolutions around it, with what comes next."""
+    first, weight = values(16, 16, 1, 1), values(16, 32, 3, 2)
+
+    def body(b, x):
+        y = b.emit(relax.op.nn.conv2d(x, relax.const(first)))
+        y = b.emit(relax.op.nn.conv2d_transpose(y, relax.const(weight), strides=(3, 2)))
+        return b.emit(relax.op.negative(b.emit(relax.op.nn.relu(y))))
+
+    mod = module(body, (1, 16, *sides()))
+    made = prepare(mod, LLVM, arranged=arranged)
+    names = [str(var.name_hint) for var in made.functions]
+    assert any("squares" in name and "relu" in name for name in names), names
+    if arranged is not None:
+        moves = [name for name in names if "transpose" in name or "layout_transform" in name]
+        assert len(moves) <= 2, "of the input and of the result alone"
+    _, report = schedule(made, LLVM)
+    assert not report.left, str(report)
+    executable = build(made, LLVM)
     for high, wide in SIZES:
         x = values(1, 16, high, wide)
-        expected = np.einsum("ncij,coab->noiajb", x, weight).reshape(1, 24, 2 * high, 2 * wide)
-        close(run(executable, x)[0], expected)
+        y = np.einsum("ncij,oc->noij", x, first[:, :, 0, 0])
+        expected = np.einsum("ncij,coab->noiajb", y, weight).reshape(1, 32, 3 * high, 2 * wide)
+        close(run(executable, x)[0], -np.maximum(expected, 0))
 
 
 @pytest.mark.parametrize("stride", sampled([3, 2], 2))
