@@ -31,7 +31,7 @@ from ..recipes.recipe import Candidate, Context, Fit, Recipe, Report
 from ..recipes.row_nests import row_nest
 from ..roller.alignment import summarise
 from ..roller.features import NO_FEATURES, Features
-from ..roller.partition import NestShape, partition, store_guarded, store_packed, store_rearranged
+from ..roller.partition import NestShape, Store, partition, store_guarded, store_packed, store_rearranged
 from ..roller.rprogram import Plan, SplitReduction
 from .construction import Construction, RankedPlan
 from .portfolio import portfolio
@@ -204,9 +204,9 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
     # Turning a tile asks for a box of the axes as they are, which fused ones are not.
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
         split.append((plain, ()))
-    stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
-    if features.open_sides:  # no rewrite tells tiles inside a picture from those at its edges
-        stores = (store_rearranged, store_guarded)
+    stores: tuple[Store | None, ...] = (None,)
+    if device.kind == "cpu":  # no rewrite tells tiles inside a picture of open sides from those at its edges
+        stores = (store_rearranged, store_guarded, *([] if features.open_sides else [None]))
     if device.kind == "cpu" and divides(expression):
         stores = (*stores, store_packed)
     for form, splits in split:

@@ -15,6 +15,7 @@ from ..errors import UnsupportedOperator
 from ..ir import Stage, TensorExpression, dtype_bytes
 from ..ir.pattern import is_contraction
 from ..roller.features import NO_FEATURES, Features
+from .construct import construct
 from .construction import RankedPlan
 from .family_batches import batch_family
 from .family_values import (
@@ -35,7 +36,6 @@ from .family_values import (
     rules_for,
 )
 from .family_windows import window_family
-from .plan_cache import plan_cache
 
 #: Axes of more than one element that an image has: rows and columns, or pixels and channels.
 SIDES = 2
@@ -137,7 +137,7 @@ class _Planning:
     ) -> tuple[RankedPlan, ...]:
         operator, own = self.operator(extents), features or self.features
         try:
-            found = plan_cache().construct(operator, device or self.device, LOOKED_AT, own)
+            found = construct(operator, device or self.device, LOOKED_AT, own)  # what is kept is the kernel made of it
         except UnsupportedOperator:
             return ()
         return found.plans

@@ -33,7 +33,7 @@ from ..roller.candidates import Column, Tiles, are_boxes, each, table
 from ..roller.rprogram import RProgram
 from ..roller.steps import Step
 from .cpu_tiled import lower_cpu_tiled
-from .cpu_tiles import ALIKE, REGISTER_TILES, UNROLLED_CHECKS, UNROLLED_LOADS, Grid, row_vectors, vector_tiles
+from .cpu_tiles import ALIKE, REGISTER_TILES, UNROLLED_LOADS, Grid, row_vectors, vector_tiles
 from .kinds import Kind
 from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
@@ -101,9 +101,8 @@ def window_tiles(ctx: Context, rates: CpuRates) -> NDArray[np.int64]:
         options.append([e for e in sizes if g.stage.axes[i].is_box(e)] or [1])
     tiles = table(options)
     use = window_use(g, tiles, rates)
-    checks = ctx.features.open_sides and any(op.guarded for op in g.operands)
-    most = UNROLLED_CHECKS if checks else UNROLLED_LOADS
-    fine = (use.sums <= rates.registers // 2) & (use.sums * points <= most) & are_boxes(g.stage, tiles)
+    short = use.sums * points <= UNROLLED_LOADS
+    fine = (use.sums <= rates.registers // 2) & short & are_boxes(g.stage, tiles)
     ctx.considered += int(fine.sum())
     scores = sum(tile_cycles(g, tiles, use, rates)) / g.outputs(tiles)
     order = np.lexsort((*tiles[::-1], -use.sums, scores))

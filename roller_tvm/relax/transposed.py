@@ -99,7 +99,10 @@ def window_of(mod: Any, call: Any) -> tuple[int, int] | None:
     if (func := called_tir(call)) is None:
         return None
     attrs = mod[func].attrs
-    return tuple(map(int, attrs[SQUARES])) if attrs is not None and SQUARES in attrs else None
+    if attrs is None or SQUARES not in attrs:
+        return None
+    high, wide = map(int, attrs[SQUARES])
+    return high, wide
 
 
 __all__ = ["SquaresOfPixels", "in_squares", "window_of"]

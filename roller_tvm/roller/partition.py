@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from ..ir import Access, Stage, TensorExpression
 
+#: Whether a prologue of an expression is stored.
+Store = Callable[[TensorExpression, Stage], bool]
+
 
 @dataclass(frozen=True)
 class NestShape:
@@ -53,7 +56,7 @@ def _reread(expression: TensorExpression, stage: Stage) -> bool:
 
 
 def partition(
-    expression: TensorExpression, store: Callable[[TensorExpression, Stage], bool] | None = None
+    expression: TensorExpression, store: Store | None = None
 ) -> tuple[NestShape, ...]:
     """Return the loop nests of an expression, in the order in which they run.
 
