@@ -9,7 +9,7 @@ import math
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,36 +30,77 @@ try:
 except ImportError:
     from roller_tvm.expr.operators import operator, parse_params
     from roller_tvm.plan import construct
+
+def expression_of(operator_name=None, params="", function="", constants=()):
+    if operator_name:
+        return operator(operator_name, **parse_params(params))
+    import tvm
+    from roller_tvm.tir.read import read_prim_func
+    return read_prim_func(tvm.ir.load_json(function), constants=constants).expression
+
 for line in sys.stdin:
-    name, params, device, top = json.loads(line)
+    asked, device, top = json.loads(line)
     device = device_for_target(device) if " " in device else load_device(device)
-    expression = operator(name, **parse_params(params))
-    start = time.process_time()
-    found = construct(expression, device, top)
-    seconds = time.process_time() - start
-    best = str(found.best.plan.programs[0].recipe), found.best.seconds
-    print(json.dumps([seconds, len(found.plans), *best]), flush=True)
+    try:
+        expression = expression_of(**asked)
+        start = time.process_time()
+        found = construct(expression, device, top)
+        seconds = time.process_time() - start
+        print(json.dumps([seconds, [(str(ranked.plan), ranked.seconds) for ranked in found.plans]]), flush=True)
+    except Exception as error:
+        print(json.dumps(f"{type(error).__name__}: {error}"), flush=True)
 """
 
 
 def plan_against(parser: argparse.ArgumentParser) -> None:
-    """Time the planning of every operator of a CSV file in this checkout and at another commit, in turns.
+    """Time the planning of operators in this checkout and at another commit, in turns.
 
         .venv/relay/bin/python -m roller_bench plan-against c825e0f
         ... plan-against c825e0f --devices "llvm -mcpu=haswell -num-cores=2,v100" --each 6
+        .venv/relax/bin/python -m roller_bench plan-against c825e0f resnet18.onnx bert.onnx
 
+    A model's operators are its distinct functions as TVM's pipeline "zero" fuses them, with its weights as constants.
     CPU time of one process a tree; of several repeats the least counts. Prints median and maximum of both, the ratio of
-    the totals and the geometric mean of the ratios, and each operator whose best plan is predicted otherwise.
-    Exit code 1 if a best plan is predicted slower than before.
+    the totals, the geometric mean of the ratios, and each operator whose best plan changed: what this checkout's model
+    predicts for it and for the former one, if that is among its plans. Exit code 1 if an operator is planned no more.
     """
     parser.add_argument("commit", help="commit of this repository")
-    parser.add_argument("operators", type=Path, nargs="?", default=OPERATORS, help="CSV file; default the paper's")
+    parser.add_argument("files", type=Path, nargs="*", default=[OPERATORS], metavar="FILE",
+                        help="CSV files of operators, ONNX models; default the paper's operators")
     parser.add_argument("--devices", default="v100,h200,llvm -mcpu=haswell -num-cores=2",
                         help="names of devices or targets, with commas; default %(default)s")
     parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
     parser.add_argument("--repeat", type=int, default=2, help="times to plan each operator; default 2")
     parser.add_argument("--each", type=int, default=1, metavar="N", help="take every Nth operator; default all")
     parser.set_defaults(run=_run)
+
+
+def operators_of(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Return what the planners are asked for, by a name; an operator of several models once."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        if file.suffix == ".onnx":
+            for key, name, asked in functions_of(file):
+                found.setdefault(key, {"name": f"{file.stem}: {name}", **asked})
+        else:
+            for row in csv.DictReader(file.open()):
+                found[row["id"]] = {"name": row["id"], "operator_name": row["operator"], "params": row["params"]}
+    return {asked.pop("name"): asked for asked in found.values()}
+
+
+def functions_of(file: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Give key, name and question of each distinct function of a model."""
+    import tvm
+    from tvm.relax import get_pipeline, transform
+
+    from roller_tvm.relax.importers import load_model
+    from roller_tvm.relax.tasks import extract_tasks
+
+    passes = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings(), get_pipeline("zero")]
+    with tvm.target.Target("llvm"):
+        mod = tvm.transform.Sequential(passes)(load_model(file).mod)
+    for task in extract_tasks(mod):
+        yield task.key, task.name, {"function": tvm.ir.save_json(task.func), "constants": list(task.constants)}
 
 
 @contextmanager
@@ -75,7 +116,7 @@ def tree_of(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def planner_in(tree: Path) -> Iterator[Any]:
-    """Give a function that plans in a process of a tree: seconds, plans, recipe and predicted seconds of the best."""
+    """Give a function that plans in a process of a tree: seconds, and plans with predicted seconds; or words."""
     words = python("-c", PLANNER)
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env={"PYTHONPATH": str(tree)}
@@ -94,26 +135,54 @@ def planner_in(tree: Path) -> Iterator[Any]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    rows = list(csv.DictReader(args.operators.open()))[:: args.each]
-    slower = 0
+    operators = dict([*operators_of(args.files).items()][:: args.each])
+    lost = 0
     with ExitStack() as stack:
         tree = stack.enter_context(tree_of(args.commit))
         then, now = (stack.enter_context(planner_in(path)) for path in (tree, ROOT))
         for device in names(args.devices):
             times: list[tuple[float, float]] = []
-            for row in rows:
-                question = row["operator"], row["params"], device, args.top
-                pairs = [(then(*question), now(*question)) for _ in range(args.repeat)]
-                times.append((min(old[0] for old, _ in pairs), min(new[0] for _, new in pairs)))
+            changed = 0
+            for name, asked in operators.items():
+                pairs = [(then(asked, device, args.top), now(asked, device, args.top)) for _ in range(args.repeat)]
                 old, new = pairs[0]
-                if not math.isclose(old[3], new[3], rel_tol=1e-9):
-                    slower += new[3] > old[3]
-                    told = " now ".join(f"{recipe} {seconds * 1e6:.2f} us" for _, _, recipe, seconds in (old, new))
-                    print(f"  {row['id']}: predicted {told}")
-            before, after = ([t * 1e3 for t in side] for side in zip(*times, strict=True))
-            mean = math.exp(statistics.mean(math.log(a / b) for a, b in times))
-            median, most = (tuple(f"{of(side):.1f}" for side in (before, after)) for of in (statistics.median, max))
-            print(f"{device}: {len(times)} operators, top-{args.top}, CPU time: median {' to '.join(median)} ms, most "
-                  f"{' to '.join(most)} ms; total {sum(before) / sum(after):.1f} times less, geometric mean {mean:.1f}",
-                  flush=True)  # fmt: skip
-    return 1 if slower else 0
+                if isinstance(old, str) or isinstance(new, str):
+                    lost += isinstance(new, str) and not isinstance(old, str)
+                    print(f"  {name}: then {_said(old)}; now {_said(new)}")
+                    continue
+                times.append((min(old[0] for old, _ in pairs), min(new[0] for _, new in pairs)))
+                if told := _change(old[1], new[1]):
+                    changed += 1
+                    print(f"  {name}: {told}")
+            print(f"{device}: top-{args.top}, {_summary(times)}; {changed} best plans changed", flush=True)
+    return 1 if lost else 0
+
+
+def _said(answer: Any) -> str:
+    return answer if isinstance(answer, str) else f"{len(answer[1])} plans"
+
+
+def _change(old: Sequence[Any], new: Sequence[Any]) -> str:
+    """Return how the best plan changed, by the predictions of `new`; nothing where it did not."""
+    (former, _), (latter, seconds) = old[0], new[0]
+    if former == latter:
+        return ""
+    known = dict(new).get(former)
+    told = f"{known * 1e6:.2f} us" if known else "not among today's plans"
+    return f"{_line(former)} ({told}) now {_line(latter)} ({seconds * 1e6:.2f} us)"
+
+
+def _line(plan: str) -> str:
+    return " ".join(plan.split()[3:])  # without the operator's and the device's names
+
+
+def _summary(times: Sequence[tuple[float, float]]) -> str:
+    if not times:
+        return "no operator that both plan"
+    before, after = ([t * 1e3 for t in side] for side in zip(*times, strict=True))
+    mean = math.exp(statistics.mean(math.log(a / b) for a, b in times))
+    median, most = (tuple(f"{of(side):.1f}" for side in (before, after)) for of in (statistics.median, max))
+    return (
+        f"{len(times)} operators, CPU time: median {' to '.join(median)} ms, most {' to '.join(most)} ms; "
+        f"total {sum(before) / sum(after):.1f} times less, geometric mean {mean:.1f}"
+    )
