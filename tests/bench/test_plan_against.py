@@ -1,8 +1,11 @@
 """Planning times of this checkout beside those of another commit."""
 
+import numpy as np
 import pytest
+
 from roller_bench.figures import main
 from roller_bench.figures.plan_against import _change
+from roller_bench.running import keep_inputs
 
 from ..relay.onnx_models import convolution
 
@@ -29,6 +32,7 @@ def test_a_changed_plan_is_priced_by_this_checkouts_model():
 @pytest.mark.relax
 def test_operators_of_a_model_are_planned_once_each(tmp_path, capsys):
     file = convolution(tmp_path / "net.onnx")
-    words = ["plan-against", "HEAD", str(file), str(file), "--devices", "cpu", "--top", "2", "--repeat", "1"]
+    keep_inputs({"x": np.zeros((1, 3, 16, 16), "float32")}, file.with_suffix(".npz"))
+    words = ["plan-against", "HEAD", "--models", f"{file},{file}", "--devices", "cpu", "--top", "2", "--repeat", "1"]
     assert main(words) == 0
-    assert "cpu: top-2, 1 operators, CPU time: median" in capsys.readouterr().out
+    assert "cpu: top-2, 3 operators, CPU time: median" in capsys.readouterr().out

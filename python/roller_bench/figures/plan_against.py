@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from roller_bench.figures import OPERATORS, ROOT, names
+from roller_bench.figures import NETWORKS, OPERATORS, ROOT, names
+from roller_bench.zoo import Prepared, onnx_model
 from roller_tvm.children import python
 from roller_tvm.errors import BadInput
 
@@ -57,7 +58,7 @@ def plan_against(parser: argparse.ArgumentParser) -> None:
 
         .venv/relay/bin/python -m roller_bench plan-against c825e0f
         ... plan-against c825e0f --devices "llvm -mcpu=haswell -num-cores=2,v100" --each 6
-        .venv/relax/bin/python -m roller_bench plan-against c825e0f resnet18.onnx bert.onnx
+        .venv/relax/bin/python -m roller_bench plan-against c825e0f --models detection,resnet18.onnx
 
     A model's operators are its distinct functions as TVM's pipeline "zero" fuses them, with its weights as constants.
     CPU time of one process a tree; of several repeats the least counts. Prints median and maximum of both, the ratio of
@@ -65,31 +66,32 @@ def plan_against(parser: argparse.ArgumentParser) -> None:
     predicts for it and for the former one, if that is among its plans. Exit code 1 if an operator is planned no more.
     """
     parser.add_argument("commit", help="commit of this repository")
-    parser.add_argument("files", type=Path, nargs="*", default=[OPERATORS], metavar="FILE",
-                        help="CSV files of operators, ONNX models; default the paper's operators")
-    parser.add_argument("--devices", default="v100,h200,llvm -mcpu=haswell -num-cores=2",
-                        help="names of devices or targets, with commas; default %(default)s")
+    parser.add_argument("operators", type=Path, nargs="?", default=OPERATORS, help="CSV file; default the paper's")
+    parser.add_argument(
+        "--models",
+        type=names,
+        help="operators of these models in place of a file's: names from "
+        "'roller-tvm compare --list', or ONNX files (Relax line)",
+    )
+    parser.add_argument("--folder", type=Path, default=NETWORKS, help="folder of models; default %(default)s")
+    parser.add_argument(
+        "--devices",
+        default="v100,h200,llvm -mcpu=haswell -num-cores=2",
+        help="names of devices or targets, with commas; default %(default)s",
+    )
     parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
     parser.add_argument("--repeat", type=int, default=2, help="times to plan each operator; default 2")
     parser.add_argument("--each", type=int, default=1, metavar="N", help="take every Nth operator; default all")
     parser.set_defaults(run=_run)
 
 
-def operators_of(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return what the planners are asked for, by a name; an operator of several models once."""
-    found: dict[str, dict[str, Any]] = {}
-    for file in files:
-        if file.suffix == ".onnx":
-            for key, name, asked in functions_of(file):
-                found.setdefault(key, {"name": f"{file.stem}: {name}", **asked})
-        else:
-            for row in csv.DictReader(file.open()):
-                found[row["id"]] = {"name": row["id"], "operator_name": row["operator"], "params": row["params"]}
-    return {asked.pop("name"): asked for asked in found.values()}
+def rows_of(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the operators of a CSV file as the planners are asked for them, by their names."""
+    return {r["id"]: {"operator_name": r["operator"], "params": r["params"]} for r in csv.DictReader(file.open())}
 
 
-def functions_of(file: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Give key, name and question of each distinct function of a model."""
+def functions_of(models: Sequence[Prepared]) -> dict[str, dict[str, Any]]:
+    """Return the distinct functions of models as the planners are asked for them, by their names."""
     import tvm
     from tvm.relax import get_pipeline, transform
 
@@ -97,10 +99,15 @@ def functions_of(file: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     from roller_tvm.relax.tasks import extract_tasks
 
     passes = [transform.DecomposeOpsForInference(), transform.CanonicalizeBindings(), get_pipeline("zero")]
-    with tvm.target.Target("llvm"):
-        mod = tvm.transform.Sequential(passes)(load_model(file).mod)
-    for task in extract_tasks(mod):
-        yield task.key, task.name, {"function": tvm.ir.save_json(task.func), "constants": list(task.constants)}
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for model in models:
+        shapes = {name: array.shape for name, array in model.inputs.items()}
+        with tvm.target.Target("llvm"):
+            mod = tvm.transform.Sequential(passes)(load_model(model.path, shapes).mod)
+        for task in extract_tasks(mod):
+            asked = {"function": tvm.ir.save_json(task.func), "constants": list(task.constants)}
+            found.setdefault(task.key, (f"{model.title}: {task.name}", asked))
+    return dict(found.values())
 
 
 @contextmanager
@@ -135,7 +142,11 @@ def planner_in(tree: Path) -> Iterator[Any]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    operators = dict([*operators_of(args.files).items()][:: args.each])
+    if args.models:
+        operators = functions_of([onnx_model(name, args.folder) for name in args.models])
+    else:
+        operators = rows_of(args.operators)
+    operators = dict([*operators.items()][:: args.each])
     lost = 0
     with ExitStack() as stack:
         tree = stack.enter_context(tree_of(args.commit))
