@@ -31,6 +31,7 @@ FIGURES = {
     "recurrences": "recurrences:recurrences",
     "pipelines": "pipelines:pipelines",
     "plan-against": "plan_against:plan_against",
+    "models-against": "models_against:models_against",
     "build-time": "build_time:build_time",
     "dynamic": "dynamic:dynamic",
     "families": "families:families",

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import statistics
 import subprocess
 import tempfile
@@ -19,11 +20,13 @@ from roller_bench.zoo import Prepared, onnx_model
 from roller_tvm.children import python
 from roller_tvm.errors import BadInput
 
-#: Plans what it is asked for, a line each, in the tree on its path: today's folders, or those of earlier commits.
-PLANNER = """
+#: Begins a process of another tree, to which an editable installation would lend this checkout's folders.
+WITHOUT_THIS_CHECKOUT = """
 import json, sys, time
-# An editable installation would lend this checkout's folders to the other tree.
 sys.meta_path[:] = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
+"""
+#: Plans what it is asked for, a line each: in today's folders, or those of earlier commits.
+PLANNER = """
 from roller_tvm.device import device_for_target, load_device
 try:
     from roller_tvm.ir.operators import operator, parse_params
@@ -122,22 +125,22 @@ def tree_of(commit: str) -> Iterator[Path]:
 
 
 @contextmanager
-def planner_in(tree: Path) -> Iterator[Any]:
-    """Give a function that plans in a process of a tree: seconds, and plans with predicted seconds; or words."""
-    words = python("-c", PLANNER)
+def process_in(tree: Path, code: str) -> Iterator[Any]:
+    """Give a function that asks a process of a tree: a line of JSON for a line of JSON."""
+    words, env = python("-c", WITHOUT_THIS_CHECKOUT + code), {**os.environ, "PYTHONPATH": str(tree)}
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env={"PYTHONPATH": str(tree)}
-    ) as process:
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env=env
+    ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         asks, answers = process.stdin, process.stdout
 
-        def plan(*question: Any) -> Any:
+        def ask(*question: Any) -> Any:
             print(json.dumps(question), file=asks, flush=True)
             if not (line := answers.readline()):
-                raise BadInput("its planner ended", f"{tree}: {question[0]}", "see its message above")
+                raise BadInput("its process ended", f"{tree}: {str(question)[:200]}", "see its message above")
             return json.loads(line)
 
-        yield plan
+        yield ask
         asks.close()
 
 
@@ -150,7 +153,7 @@ def _run(args: argparse.Namespace) -> int:
     lost = 0
     with ExitStack() as stack:
         tree = stack.enter_context(tree_of(args.commit))
-        then, now = (stack.enter_context(planner_in(path)) for path in (tree, ROOT))
+        then, now = (stack.enter_context(process_in(path, PLANNER)) for path in (tree, ROOT))
         for device in names(args.devices):
             times: list[tuple[float, float]] = []
             changed = 0
