@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import roller_tvm
+from roller_tvm.device import DeviceSpec
+from roller_tvm.device.matrix_unit import matrix_features
 from roller_tvm.errors import RecordError
 from roller_tvm.version import __version__
 
@@ -79,6 +81,13 @@ def cpu_id() -> str:
         if key.strip() in wanted:
             found.setdefault(key.strip(), f"{wanted[key.strip()]} {value.strip()}".strip())
     return " ".join(found[key] for key in wanted if key in found)
+
+
+def cpu_kind(device: DeviceSpec, threads: int | None = None) -> str:
+    """Return what tells kinds of CPU apart in kept results: a virtual machine may hide its CPU's matrix unit."""
+    unit = ", matrix unit" if matrix_features() else ""
+    used = f"{device.units} cores" if threads is None else f"{threads} threads"
+    return f"{cpu_id()}, {device.vector_bytes * 8} bit{unit}, {used}"
 
 
 def caches() -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from roller_bench.figures import LEFT, NETWORKS, add_out, append_lines, names, read_lines, tell
 from roller_bench.jobs import run_job
 from roller_bench.latency import medians_in_turns
-from roller_bench.machine import cpu_id
+from roller_bench.machine import cpu_kind
 from roller_bench.open_models import MODELS, OpenModel
 from roller_bench.running import Runnable, keep_inputs, relative_error
 from roller_tvm.device import cpu_device
@@ -75,7 +75,7 @@ def _run(args: argparse.Namespace) -> int:
         drawn = [{"n": 1, "p": int(rng.integers(1, 513))} for _ in range(args.count)] if decode else model.drawn(
             args.count, rng
         )  # fmt: skip
-        wanted += [{"model": model, "name": model.name, "sizes": s, "cpu": cpu_id()} for s in drawn]
+        wanted += [{"model": model, "name": model.name, "sizes": s, "cpu": cpu_kind(cpu_device())} for s in drawn]
 
     def todo() -> Iterator[dict[str, Any]]:
         for want in [w for w in wanted if _key(w) not in known][: args.most]:
@@ -92,7 +92,7 @@ def _run(args: argparse.Namespace) -> int:
         known[_key(row)] = row
         print(_table([row]), flush=True)
     found = [known[_key(w)] for w in wanted if _key(w) in known]
-    tell(f"{cpu_id()}, {units} cores; python -m roller_bench dynamic\n{_table(found)}", args.out)
+    tell(f"{cpu_kind(cpu_device())}; python -m roller_bench dynamic\n{_table(found)}", args.out)
     return LEFT if len(found) < len(wanted) else 0
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.latency import medians_in_turns
-from roller_bench.machine import commit, cpu_id
+from roller_bench.machine import commit, cpu_kind
 from roller_bench.running import TOLERANCE, Runnable, read_inputs, relative_error
 from roller_bench.torch_models import MODELS
 from roller_tvm.children import environment
@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
                 if done.returncode:
                     print(f"{name}: not exported: {(done.stderr.strip().splitlines() or ['?'])[-1]}", flush=True)
         return 0
-    threads, kind = cpu_device().units, f"{cpu_id()}, {cpu_device().vector_bytes * 8} bit, {cpu_device().units} cores"
+    threads, kind = cpu_device().units, cpu_kind(cpu_device())
     set_threads(threads)
     file = args.folder / "times.jsonl"
     known = {r["model"]: r for r in read_lines(file) if r["cpu"] == kind}

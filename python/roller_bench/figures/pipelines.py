@@ -18,7 +18,7 @@ import numpy as np
 from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.image_pipelines import PIPELINES, Numpy, Te
 from roller_bench.latency import OWN, medians_in_turns
-from roller_bench.machine import cpu_id
+from roller_bench.machine import cpu_kind
 from roller_bench.peers_halide import AUTOSCHEDULERS
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
 from roller_tvm.children import environment
@@ -72,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     if threads < 1:
         raise UsageError(f"there is at least 1 thread (got {threads})", "--threads", "leave it out")
     args.folder.mkdir(parents=True, exist_ok=True)
-    about = {"cpu": f"{cpu_id()}, {device.vector_bytes * 8} bit, {device.units} cores", "size": list(size),
+    about = {"cpu": cpu_kind(device), "size": list(size),
              "line": line(), "halide": args.halide is not None, "threads": threads}  # fmt: skip
     known = {row["pipeline"]: row for row in read_lines(file) if all(row.get(key) == v for key, v in about.items())}
     left = [name for name in args.only if args.again or name not in known]

@@ -14,7 +14,7 @@ import numpy as np
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.figures.products import kernel_of
-from roller_bench.machine import commit, cpu_id
+from roller_bench.machine import commit, cpu_kind
 from roller_bench.running import read_inputs
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import RollerError
@@ -54,7 +54,7 @@ def _run(args: argparse.Namespace) -> int:
     set_threads(threads)
     target = make_target(default_cpu_target(threads=threads))
     device = device_of(None, target)
-    kind = f"{cpu_id()}, {device.vector_bytes * 8} bit, {threads} threads"
+    kind = cpu_kind(device, threads)
     file = args.folder / "predictions.jsonl"
     known = {r["key"]: r for r in read_lines(file) if r["cpu"] == kind}
     stems, finished = args.models or sorted(f.stem for f in args.folder.glob("*.onnx")), True

@@ -17,7 +17,7 @@ import numpy as np
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.latency import medians_in_turns
-from roller_bench.machine import cpu_id
+from roller_bench.machine import cpu_kind
 from roller_bench.peers_graph import session_of
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
 from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
             build(shape, args.kernels / _name(shape), args.plans, target, device)
     if args.build:
         return 0
-    kind = f"{cpu_id()}, {device.vector_bytes * 8} bit, {device.units} cores"
+    kind = cpu_kind(device)
     known = {tuple(r["shape"]): r for r in read_lines(file) if r["cpu"] == kind}
     left = [s for s in shapes if args.again or s not in known]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.latency import medians_in_turns
-from roller_bench.machine import cpu_id
+from roller_bench.machine import cpu_kind
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import UnsupportedOperator, WrongAnswer
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
             build(shape, args.folder / shape.folder, args.rebuild)
         return 0
     device, file = cpu_device(), args.folder / "times.jsonl"
-    kind = f"{cpu_id()}, {device.vector_bytes * 8} bit, {device.units} cores"
+    kind = cpu_kind(device)
     known = {Shape(**row["shape"]): row for row in read_lines(file) if row["cpu"] == kind}
     left = [shape for shape in shapes if args.again or shape not in known]
 
