@@ -68,8 +68,7 @@ def meetings(tree: Tree) -> Iterator[set[tuple[str, str]]]:
 
 
 def is_unclear(tree: Tree, label_of: Callable[[str], str]) -> bool:
-    """Return whether several elements of one input get into a sum or product by one way, so that words do not tell
-    which of them meets what.
+    """Return whether words leave open which values meet: several elements of one input get there by one way.
 
     Parameters
     ----------

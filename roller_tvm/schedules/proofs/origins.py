@@ -74,7 +74,7 @@ class Origins:
     skipped : set of str
         Parts that could not be followed.
     unclear : set of str
-        Sums of parts that were followed, and of which words do not tell which values meet.
+        Sums of parts that were followed, where words leave open which values meet.
     """
 
     flow: Flow
