@@ -74,7 +74,7 @@ class Origins:
     skipped : set of str
         Parts that could not be followed.
     unclear : set of str
-        Sums of parts that were followed, where words leave open which values meet.
+        Sums whose parts were followed; words leave open which values meet in them.
     """
 
     flow: Flow
