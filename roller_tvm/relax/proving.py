@@ -8,17 +8,20 @@ from functools import lru_cache
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..device import DeviceSpec
 from ..schedules.levels import Levels, levels_of
 from ..schedules.proofs import Proof, prove_lowered, verdict
+from ..schedules.proofs.blocks import Blocks, blocks_of
 from ..schedules.proofs.cases import Sizes
 from ..schedules.proofs.read import read_kernel
 from ..schedules.proofs.verdict import not_executed, without_reference
 from ..tir.nodes import tensors_of
 from ..tir.open_axes import is_open
 from ..tools import tool
+from .marking import marked, unmarked
 from .marks import PLANNED
 from .modules import is_prim_func
 from .size_checks import kernel_checks
@@ -64,7 +67,23 @@ def prove(
     """
     host = tvm.target.Target("llvm")
     reference = None if original is None else loops_of(original, host)
-    return prove_lowered(loops_of(func, target), reference, device, name, Sizes(rules=tuple(checks)))
+    lowered, blocks = with_instances(func, original, target)
+    return prove_lowered(lowered, reference, device, name, Sizes(rules=tuple(checks)), blocks=blocks)
+
+
+def with_instances(func: Any, original: Any, target: Any) -> tuple[Any, Blocks | None]:
+    """Return a scheduled function lowered, its stores marked, and the blocks before its schedule.
+
+    Where these are of another form, or TVM lowers marked functions to others, there are no marks.
+    """
+    lowered, blocks = loops_of(func, target), None if original is None else blocks_of(original)
+    if blocks is None:
+        return lowered, None
+    try:
+        own = loops_of(marked(func), target)
+    except Exception:  # of TVM, without a common base: marked stores are not reduced over threads
+        return lowered, None
+    return (own, blocks) if tvm_ffi.structural_equal(unmarked(own), lowered, map_free_vars=True) else (lowered, None)
 
 
 def levels(func: Any, target: Any) -> Levels:

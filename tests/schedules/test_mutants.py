@@ -28,8 +28,12 @@ CASES = [(w, d) for w in WORDS for d in ("avx2", "v100")]
 
 def lowered(words, name, features=NO_FEATURES):
     """Return a scheduled function, lowered, and the one before it was scheduled."""
+    return lowered_tensors(tensors_of(words), name, features)
+
+
+def tensors_of(words):
     operator, *params = words.split()
-    return lowered_tensors(list(te_operator(operator, **parse_params(" ".join(params)))), name, features)
+    return list(te_operator(operator, **parse_params(" ".join(params))))
 
 
 def lowered_tensors(tensors, name, features=NO_FEATURES):

@@ -16,6 +16,7 @@ from .affine import Text
 from .cases import Sizes
 from .digits import fused_from
 from .folds import Folding, Unfoldable, groups_of
+from .held import held_at, memory_of
 from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
 from .meetings import Tree
 from .naming import Naming
@@ -91,9 +92,13 @@ class Accesses(Naming):
             self.unfolded[key] = min(first, self.unfolded.get(key, first))
         text = f"{store.buffer.name}[{', '.join(map(str, store.indices))}]"
         self._statement(self._accesses_of(store), text, _updates(store.value, store.buffer, list(store.indices)))
+        self._instance(store)
         self.folding = None
         if self.issuing:
             self.kernel.statements[-1] = replace(self.kernel.statements[-1], issued=True)
+
+    def _instance(self, store: Any) -> None:
+        """Note which instances of a block the last statement computes (``read_kernel``)."""
 
     def _accesses_of(self, store: Any) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
@@ -178,6 +183,8 @@ class Accesses(Naming):
             self.values[hash(node.var)] = node.value
             return self._loads(node.body, rules, exact, way, found)
         if is_load(node):
+            if (constant := held_at(node, self.values)) is not None:
+                return self._loads(constant, rules, exact, way, found)
             buffer, indices = access_of(node)
             found.append((buffer, indices, False, rules, exact, way))
             number = len(found) - 1
@@ -187,12 +194,23 @@ class Accesses(Naming):
         if called(node) in ("address_of", "tvm_access_ptr", "access_ptr"):
             self.kernel.unread.append(f"an address: {node}")
             return None
-        own, trees = _direct_parts(node), list[Tree]()
+        own, trees = direct_parts(node), list[Tree]()
         step: Way = ()
+        if kind == "Div" and (by := self._constant(own[1])):  # as TVM's simplifier
+            name, factor = "Mul", f"{1 / by!r}"
+            step = ("Mul",)
+            self.numbers.add((factor, joined(way, step)))
+            trees = [self._loads(own[0], rules, exact, joined(way, step), found), f"={factor}"]
+            return (name, *trees)
         for number, part in enumerate(own):
             step = step_of(node, number, len(own))
             trees.append(self._loads(part, rules, exact, joined(way, step), found))
         return (called(node) or kind, *trees) if step else trees[0] if trees else None
+
+    def _constant(self, node: Any) -> float:
+        """Return a number of a value, 0 if an expression is none."""
+        node = held_at(node, self.values) if is_load(node) else node
+        return float(node.value) if node is not None and kind_of(node) == "FloatImm" else 0.0
 
     def _reads(self, node: Any) -> bool:
         """Return whether an expression is made of an element of a tensor."""
@@ -371,14 +389,6 @@ def closed(text: Text, rule: str) -> str:
     return f"exists ({', '.join(text.names)} : {rule})" if text.names else f"({rule})"
 
 
-def memory_of(buffer: Any) -> int:
-    """Return the same number for a buffer and its other views."""
-    if kind_of(buffer) == "Var" or not hasattr(buffer, "data"):
-        return hash(buffer)
-    data = buffer.data
-    return hash(data) if kind_of(data) == "Var" else hash(buffer)
-
-
 def scope_of(buffer: Any) -> str:
     scope = buffer.scope
     return str(scope() if callable(scope) else scope) or "global"
@@ -388,7 +398,7 @@ def scope_of_var(var: Any) -> str:
     return str(getattr(var.type_annotation, "storage_scope", "") or "global")
 
 
-def _direct_parts(node: Any) -> list[Any]:
+def direct_parts(node: Any) -> list[Any]:
     seen = iter(parts_of(node))
     next(seen)
     kind = kind_of(node)

@@ -10,6 +10,7 @@ from ...codegen.flat import called, is_load, kind_of, number_of
 from ...te.numbering import dtype_of_node
 from .digits import address, part_of
 from .folds import Folding
+from .held import held_at
 
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=", "NE": "!="}
 _OPPOSITE = {"LT": ">=", "LE": ">", "GT": "<=", "GE": "<", "EQ": "!=", "NE": "="}
@@ -62,6 +63,8 @@ class Text:
             return self.index(node.value)
         if kind == "Select" or called(node) == "if_then_else":
             return self._choice(node)
+        if is_load(node) and (known := held_at(node, self.values)) is not None:
+            return self.index(known)
         name = called(node)
         if name == "shift_right" and (by := number_of(node.args[1])) is not None:
             return f"floor(({self.index(node.args[0])})/{1 << by})"

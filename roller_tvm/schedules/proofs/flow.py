@@ -113,7 +113,9 @@ class Flow:
             back = _union([_renamed(s, name)])
             self.sources[s.number, n] = back.apply_range(whole.intersect_domain(only))
             early = whole.intersect_range(issued).intersect_domain(only).domain()
-            self.missing[s.number, n] = lacking.intersect(only).union(early)
+            # islpy 2026.2.2 may find that nothing lacks a source where its own map of sources lacks it.
+            without = only.subtract(whole.intersect_domain(only).domain())
+            self.missing[s.number, n] = lacking.intersect(only).union(early).union(without)
         for end in ends:
             self.finals[buffer.number] = whole.intersect_domain(isl.UnionSet.from_set(end.homes.domain()))
 
@@ -160,7 +162,9 @@ def _unset(flow: Flow) -> Finding | None:
         info = isl.UnionAccessInfo.from_sink(_union(sinks))
         if setting:
             info = info.set_must_source(_union([s.write.homes for s in setting if s.write]))
-        lacking = info.set_schedule_map(times).compute_flow().get_must_no_source().domain()
+        found = info.set_schedule_map(times).compute_flow()
+        known = found.get_may_dependence().range()
+        lacking = found.get_must_no_source().domain().union(_union(sinks).domain().subtract(known))
         if lacking.is_empty():
             continue
         sets: list[Any] = []

@@ -168,6 +168,8 @@ class Statement:
         Loops and threads of its place that are digits of other numbers.
     tree : Tree
         Its value as operations on its reads (``meetings.py``).
+    instance : Instance or None
+        The instances of a block that it computes (``matching.py``).
     issued : bool
         Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
@@ -185,6 +187,7 @@ class Statement:
     chosen: tuple[tuple[str, tuple[str, ...], Any, bool], ...] = ()
     folds: tuple[Fold, ...] = ()
     tree: Any = None
+    instance: Any = None
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:
@@ -237,5 +240,9 @@ class Kernel:
     apart: set[tuple[int, int, int]] = field(default_factory=set)
     #: Threads of a block where these and blocks are one number.
     threads: int = 1
+    #: Statements that copy an element as it is.
+    copies: set[int] = field(default_factory=set)
+    #: Position of a parameter -> the block that writes it (``blocks.py``).
+    writing: Any = None
     #: What barriers separate, once asked for (``Walls``).
     walls: Any = None

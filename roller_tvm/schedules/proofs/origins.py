@@ -106,7 +106,7 @@ class Origins:
     def _reached(self, final: Any) -> dict[tuple[int, Ways], Any]:
         """Return the statements that reach an output's elements, and by which ways: output -> statement."""
         found: dict[tuple[int, Ways], Any] = {}
-        frontier: dict[tuple[int, Ways], Any] = {(s, AS_IT_IS): relation for s, relation in _by_target(final).items()}
+        frontier: dict[tuple[int, Ways], Any] = {(s, AS_IT_IS): relation for s, relation in by_target(final).items()}
         for _ in range(_STAGES):
             following: dict[tuple[int, Ways], Any] = {}
             for key, relation in frontier.items():
@@ -118,12 +118,14 @@ class Origins:
                 for n, own in self._groups(statement).items():
                     if (statement.number, n) not in self.flow.sources or self._root(statement, n) is not None:
                         continue  # what copies hold is read of the input itself
+                    if not (statement.accesses[n].exact or statement.accesses[n].open):
+                        self.skipped.add(statement.accesses[n].text)  # one of those that are followed
                     longer = both_of(ways, own)
                     if len(longer) > _WAYS:
                         self.skipped.add(f"more than {_WAYS} ways to an output")
                         continue
                     step = library().UnionMap.from_map(new).apply_range(self.flow.sources[statement.number, n])
-                    for target, more in _by_target(step).items():
+                    for target, more in by_target(step).items():
                         at = target, longer
                         following[at] = more if at not in following else following[at].union(more)
             frontier = following
@@ -168,7 +170,7 @@ class Origins:
         for (number, n), (then, _) in zip(steps, steps[1:], strict=False):
             if statements[then].update:
                 return label  # one of many
-            relation = _by_target(self.flow.sources[number, n])[then]
+            relation = by_target(self.flow.sources[number, n])[then]
             made = relation if made is None else made.apply_range(relation)
         root = self._root(statements[steps[-1][0]], steps[-1][1])
         if root is None:
@@ -193,7 +195,7 @@ class Origins:
             root = self._root(statement, n)
             if root is not None and root[2] == AS_IT_IS:
                 return f"input {root[0]}#{at}"
-            targets = _by_target(self.flow.sources.get((statement.number, n), library().UnionMap("{ }")))
+            targets = by_target(self.flow.sources.get((statement.number, n), library().UnionMap("{ }")))
             sources = [self.flow.kernel.statements[t] for t in targets]
             adding = [s for s in sources if s.update]
             trees = [self._tree(s, depth - 1, at) if depth else None for s in adding or sources]
@@ -208,7 +210,7 @@ class Origins:
         """Note the constants that reach an output, from whichever iteration; a sum's start is one of its terms."""
         statements, found = self.flow.kernel.statements, dict[int, Ways]()
         sums = {s.write.buffer.number: (s.update,) for s in statements if s.update and s.write is not None}
-        frontier = {s: AS_IT_IS for s in _by_target(final)}
+        frontier = {s: AS_IT_IS for s in by_target(final)}
         while frontier:
             following: dict[int, Ways] = {}
             for number, ways in frontier.items():
@@ -220,7 +222,7 @@ class Origins:
                     return
                 for n, access in enumerate(statement.accesses):
                     if new and (number, n) in self.flow.sources:
-                        for target in _by_target(self.flow.sources[number, n]):
+                        for target in by_target(self.flow.sources[number, n]):
                             longer = both_of(new, frozenset({access.way}))
                             following[target] = following.get(target, frozenset()) | longer
                 for constant, way in statement.numbers:
@@ -288,14 +290,14 @@ class Origins:
             if not (by_digits(made) or made.is_injective()):
                 self.twice.append(statement.text)
 
-    def _leaves(self, statement: Statement, n: int) -> list[_Leaf] | None:
+    def _leaves(self, statement: Statement, n: int, depth: int = _STAGES) -> list[_Leaf] | None:
         """Return the values of which a read gets one; None if they are open."""
         root = self._root(statement, n)
         if root is not None:
             return [_Leaf(*root)]
-        if (statement.number, n) not in self.flow.sources:
+        if (statement.number, n) not in self.flow.sources or not depth:
             return None
-        targets = _by_target(self.flow.sources[statement.number, n])
+        targets = by_target(self.flow.sources[statement.number, n])
         sources = {t: self.flow.kernel.statements[t] for t in targets}
         setting = [t for t, source in sources.items() if not source.update]
         if len(setting) != 1 or not statement.accesses[n].exact:
@@ -307,7 +309,7 @@ class Origins:
             return whole
         found: list[_Leaf] = []
         for m, ways in groups.items():
-            inner = self._leaves(sources[setting[0]], m)
+            inner = self._leaves(sources[setting[0]], m, depth - 1)
             if inner is None:
                 return whole
             found += [leaf.of(relation, ways) for leaf in inner]
@@ -329,7 +331,7 @@ class Origins:
             if access.buffer.parameter:
                 found[self.position[access.buffer.number]] = access.elements
         else:
-            for target, relation in _by_target(self.flow.sources[key]).items():
+            for target, relation in by_target(self.flow.sources[key]).items():
                 source = self.flow.kernel.statements[target]
                 for m in self._groups(source):
                     for at, elements in self._behind(source, m).items():
@@ -358,7 +360,7 @@ class Origins:
             known = access.buffer.parameter
             return (self.position[access.buffer.number], access.elements, AS_IT_IS) if known else None
         found: Root | None = None
-        for target, relation in _by_target(self.flow.sources[key]).items():
+        for target, relation in by_target(self.flow.sources[key]).items():
             source = self.flow.kernel.statements[target]
             reads = self._groups(source)
             if source.update or len(reads) != 1:
@@ -419,7 +421,7 @@ def all_of(several: list[Any]) -> Any:
     return None if found is None else found.coalesce()
 
 
-def _by_target(union: Any) -> dict[int, Any]:
+def by_target(union: Any) -> dict[int, Any]:
     """Return a union of maps to statements as a map a statement."""
     isl = library()
     maps: list[Any] = []

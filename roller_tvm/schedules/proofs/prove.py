@@ -9,8 +9,10 @@ from typing import Any
 
 from ...device import DeviceSpec
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
+from .blocks import Blocks
 from .cases import ANY, Sizes, cases_of
 from .flow import Flow, initialised
+from .instances import same_instances
 from .kernel import Kernel
 from .memory import bounds, within_device, written
 from .origins import Origins
@@ -29,7 +31,7 @@ _TICK = 1e-4
 
 def prove_lowered(
     func: Any, reference: Any = None, device: DeviceSpec | None = None, name: str = "", sizes: Sizes = ANY,
-    flat: bool = False,
+    flat: bool = False, blocks: Blocks | None = None,
 ) -> Proof:  # fmt: skip
     """Return the proof of a function that a line has lowered to loops (``ModelLine.loops_of``).
 
@@ -40,14 +42,14 @@ def prove_lowered(
         The same before it was scheduled, lowered; without it nothing is said about values.
     device : DeviceSpec, optional
         Its memory and threads are limits.
-    sizes, flat
+    sizes, flat, blocks
         As of ``read_kernel``.
     """
     start = time.process_time()
     findings: list[Finding] = []
     summed = False
     for case in cases_of(func.body):
-        own, adds = _proven(func, reference, device, replace(sizes, case=case), flat)
+        own, adds = _proven(func, reference, device, replace(sizes, case=case), flat, blocks)
         findings, summed = _worse(findings, own), summed or adds
     nothing = Finding("bounds", UNDECIDED, f"no size from 1 to {sizes.largest} is as the model checks it")
     findings = findings or [nothing]
@@ -65,11 +67,11 @@ def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
 
 
 def _proven(
-    func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool
+    func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, blocks: Blocks | None
 ) -> tuple[list[Finding], bool]:  # fmt: skip
     """Return what is proven of one of a function's kernels, nothing of one that never runs, and whether it sums."""
     until = time.process_time() + SECONDS
-    kernel = read_kernel(func, sizes, flat)
+    kernel = read_kernel(func, sizes, flat, blocks=blocks)
     if kernel.never:
         return [], False
     questions: list[tuple[str, Callable[[], Finding]]] = [
@@ -80,7 +82,11 @@ def _proven(
     findings = [_asked(rule, question, kernel, until) for rule, question in questions]
     flow = Flow(kernel)
     findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, until))
-    if reference is not None:
+    if blocks is not None and flow.whole:
+        own = lambda: _of_blocks(flow)  # noqa: E731
+        findings.append(_asked("values", own, kernel, until))
+    if reference is not None and findings[-1] != Finding("values", PROVEN):
+        findings = [finding for finding in findings if finding.rule != "values"]
         if flow.whole:
             same = replace(sizes, case={}, told=tuple(kernel.case))
             other, origins = Flow(read_kernel(reference, same, flat)), list[Origins]()
@@ -97,6 +103,13 @@ def _proven(
         open_race = Finding("races", UNDECIDED, told)
         findings = [open_race if f == Finding("races", PROVEN) else f for f in findings]
     return findings, any(s.update for s in kernel.statements)
+
+
+def _of_blocks(flow: Flow) -> Finding:
+    for one in (flow, flow.turned()) if flow.firsts else (flow,):
+        if told := same_instances(one):
+            return Finding("values", UNDECIDED, told)
+    return Finding("values", PROVEN)
 
 
 def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:

@@ -9,20 +9,25 @@ from typing import Any
 
 from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of, parts_of, statements
 from ...codegen.waiting import REGION, all_wait, function_of
-from .accesses import Accesses, Rule, closed, extra_names, is_copy, memory_of, scope_of, scope_of_var
+from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
+from .blocks import INSTANCE, Blocks
 from .cases import ANY, Sizes
 from .digits import cuts_of, strides_of
 from .folds import Folding, Unfoldable
+from .held import held_in, memory_of
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
 from .launches import launch_of
+from .matching import instance_of
 from .ways import combiner_of
 
 #: ``For.kind`` -> kind of a loop; a loop of threads (4) says its own.
 _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
 
 
-def read_kernel(func: Any, sizes: Sizes = ANY, flat: bool = False, folds: bool = True) -> Kernel:
+def read_kernel(
+    func: Any, sizes: Sizes = ANY, flat: bool = False, folds: bool = True, blocks: Blocks | None = None
+) -> Kernel:  # fmt: skip
     """Return a function as integer sets.
 
     Parameters
@@ -35,17 +40,19 @@ def read_kernel(func: Any, sizes: Sizes = ANY, flat: bool = False, folds: bool =
         True if it goes along its parameters by one index for all dimensions.
     folds : bool
         Whether copies have dimensions of their own (``Fold``), else those of their loops alone.
+    blocks : Blocks, optional
+        Those of the function before its schedule; stores are marked with their instances.
     """
-    reader = _Reader(sizes, flat, folds)
+    reader = _Reader(sizes, flat, folds, blocks)
     reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds and not flat
     try:
         reader.function(func)
     except Unfoldable:  # of all statements of a kernel
-        reader = _Reader(sizes, flat, folds)
+        reader = _Reader(sizes, flat, folds, blocks)
         reader.cuts = cuts_of(func.body, is_copy)
         reader.function(func)
     if reader.unfolded and not reader.kernel.unread:  # copies that are not folded get the threads' own digits
-        again = _Reader(sizes, flat, folds)
+        again = _Reader(sizes, flat, folds, blocks)
         again.cuts, again.divided = cuts_of(func.body), reader.unfolded
         again.function(func)
         return again.kernel
@@ -68,6 +75,12 @@ class _Reader(Accesses):
     launches = False  # whether threads of all blocks may be one number
     threads: dict[Dim, Any]  # first digit of a loop -> the first name of its variable
     combiner = ""  # of the reduction over threads around the place
+    named: tuple[str, list[Any]] | None = None  # the block around the place, and the values of its axes
+
+    def __init__(self, open_sizes: Sizes, flat: bool, folds: bool, blocks: Blocks | None = None) -> None:
+        super().__init__(open_sizes, flat, folds)
+        self.blocks, self.present = blocks, frozenset[str]()
+        self.kernel.writing = None if blocks is None else blocks.writing
 
     def function(self, func: Any) -> None:
         mapped = getattr(func, "buffer_map", None)
@@ -78,6 +91,8 @@ class _Reader(Accesses):
             elif kind_of(param) in ("Var", "SizeVar"):
                 self._name(param)  # a size: in the order of the parameters, scheduled or not
         self.threads = {}
+        self.values |= held_in(func.body)
+        self.present = self._present(func.body)
         self.within = self.open_sizes.within(self.kernel.parameters)
         if not self._chosen(func.body):
             return
@@ -106,6 +121,20 @@ class _Reader(Accesses):
         self.kernel.never = bool(self._parsed(self.isl.Set, f"{{ [] : {case} }}").is_empty())
         self.within += self.kernel.case
         return not self.kernel.never
+
+    def _present(self, body: Any) -> frozenset[str]:
+        """Return the blocks that the schedule left."""
+        marks = (stmt for stmt in statements(body) if kind_of(stmt) == "AttrStmt" and stmt.attr_key == INSTANCE)
+        found = (self.blocks.named(str(mark.value.args[0].value)) for mark in marks if self.blocks is not None)
+        return frozenset(block.name for block in found if block is not None)
+
+    def _instance(self, store: Any) -> None:
+        if self.blocks is not None:
+            last = self.kernel.statements[-1]
+            if is_load(store.value):
+                self.kernel.copies.add(last.number)
+            made = instance_of(self, store, last, self.named, self.blocks, self.present)
+            self.kernel.statements[-1] = replace(last, instance=made)
 
     def _sequence(self, parts: Sequence[Any]) -> None:
         for number, part in enumerate(parts):
@@ -258,6 +287,10 @@ class _Reader(Accesses):
             self.place.append(len(self.landings[hash(stmt)]))
             self.visit(stmt.body)
             self.place.pop()
+        elif key == INSTANCE:
+            self.named = str(stmt.value.args[0].value), list(stmt.value.args)[1:]
+            self.visit(stmt.body)
+            self.named = None
         elif key == "reduce_scope":
             outer, self.combiner = self.combiner, combiner_of(stmt.node)
             self.visit(stmt.body)

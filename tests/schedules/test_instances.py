@@ -1,0 +1,145 @@
+"""Values by the blocks of the function before its schedule: another way to prove them, and what it must not prove."""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("islpy")
+pytestmark = pytest.mark.relax
+
+import numpy as np  # noqa: E402
+
+from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
+from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
+from roller_tvm.codegen.flat import access_of, is_load  # noqa: E402
+from roller_tvm.roller.features import NO_FEATURES  # noqa: E402
+from roller_tvm.schedules.proofs import prove as proving  # noqa: E402
+from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
+from roller_tvm.schedules.scheduled import schedule  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from ..sampling import NIGHTLY  # noqa: E402
+from .mutants import answer, is_wrong, mutants, other_constants  # noqa: E402
+from .sums_of_products import PRODUCTS  # noqa: E402
+from .test_mutants import CASES, tensors_of  # noqa: E402
+
+
+def winograd():
+    """A convolution of 4 x 4 pixels by Winograd's algorithm: sums of sums by constants that conditions choose."""
+    from tvm import te, tirx
+
+    from roller_tvm.te.winograd import winograd as made
+
+    x, w = te.placeholder((4, 4, 3), name="x"), te.placeholder((4, 4, 2, 3), name="w")
+
+    def read(n, row, column, channel):
+        inside = tirx.all(row >= 1, row < 5, column >= 1, column < 5)
+        return tirx.if_then_else(inside, x[row - 1, column - 1, channel], tirx.const(0.0, "float32"))
+
+    return [x, w, made(read, (1, 4, 4, 3), w, 2, (1, 4, 4, 2), lambda n, y, x, f: (n, y, x, f), "float32")]
+
+
+def lowered(tensors, name):
+    """Return a scheduled function with its stores marked, the one before, and the latter's blocks."""
+    from tvm import te
+
+    from roller_tvm.relax.proving import loops_of, with_instances
+    from roller_tvm.tir import read_prim_func
+
+    func = te.create_prim_func(tensors)
+    reading, spec = read_prim_func(func), device(name)
+    steps = schedule(reading.expression, None, spec, NO_FEATURES).script.steps
+    words = {"kind": "cuda", "arch": spec.arch} if spec.kind == "gpu" else {"kind": "llvm"}
+    made = apply_steps_tir(func, reading, steps).mod["main"]
+    marked, blocks = with_instances(made, func, tvm.target.Target(words))
+    if blocks is None:
+        pytest.skip("a reduction over threads")
+    return marked, loops_of(func, tvm.target.Target("llvm")), blocks
+
+
+def by_blocks(func, blocks):
+    """Return the proof of a function whose values are proven by blocks alone."""
+    return prove_lowered(func, blocks=blocks)
+
+
+OPERATORS = [*PRODUCTS, "winograd", *(words for words, name in CASES if name == "avx2" and "pool" not in words)]
+
+
+def made(words):
+    return winograd() if words == "winograd" else PRODUCTS[words]() if words in PRODUCTS else tensors_of(words)
+
+
+@pytest.mark.parametrize("words", OPERATORS)
+@pytest.mark.parametrize("name", ["avx2", "v100"])
+def test_wrong_kernels_are_not_proven_by_blocks(words, name):
+    func, reference, blocks = lowered(made(words), name)
+    known = "undecided" if name != "avx2" and words == "winograd" else "proven"
+    assert prove_lowered(func, reference, blocks=blocks).answer == known
+    if name == "avx2" and not words.startswith(("reduce_sum", "dense")):  # whose parts are no block of before
+        assert by_blocks(func, blocks).answer == "proven", by_blocks(func, blocks)
+    try:
+        right = answer(reference)
+        assert not is_wrong(func, right)
+    except (NotImplementedError, KeyError):
+        pytest.skip("what the run knows not")
+    every = [*mutants(func), *other_constants(func)]
+    proven = [(kind, m) for kind, m in every[:: 1 if NIGHTLY else 7] if by_blocks(m, blocks).answer == "proven"]
+    assert [kind for kind, m in proven if is_wrong(m, right)] == []
+
+
+def test_elements_that_a_shorter_copy_leaves_out_are_not_initialised():
+    func, reference, blocks = lowered(PRODUCTS["te complex_product"](), "v100")
+    mutant = dict(mutants(func))["loop shorter 0"]  # of two neighbours in a vector one is copied
+    assert is_wrong(mutant, answer(reference))
+    assert "initialised: refuted: x0_shared[" in str(by_blocks(mutant, blocks))
+
+
+def changed(func, kind, change):
+    return func.with_body(dialect_here().with_nodes(func.body, change, kind))
+
+
+def test_a_copy_of_another_dtype_is_none():
+    tir = dialect_here().tir
+    func, _, blocks = lowered(tensors_of("matmul m=8 n=8 k=8"), "avx2")
+    assert by_blocks(func, blocks).answer == "proven"
+
+    def narrowed(store):
+        if not is_load(store.value):
+            return None
+        value = tir.Cast("float32", tir.Cast("float16", store.value))
+        return tir.BufferStore(store.buffer, value, list(store.indices))
+
+    assert by_blocks(changed(func, tir.BufferStore, narrowed), blocks).answer == "undecided"
+
+
+def test_a_sum_that_is_not_one_is_undecided():
+    tir = dialect_here().tir
+    func, reference, blocks = lowered(tensors_of("matmul m=8 n=8 k=8"), "avx2")
+
+    def doubled(add):
+        if not (is_load(add.a) and "local" in str(access_of(add.a)[0].name)):
+            return None
+        return add.a * tir.const(2.0, "float32") + add.b
+
+    wrong = changed(func, tir.Add, doubled)
+    assert is_wrong(wrong, answer(reference)) and by_blocks(wrong, blocks).answer == "undecided"
+
+
+def test_marks_are_hints():
+    """Wrong marks, as of another block or with axes exchanged, prove nothing."""
+    tir = dialect_here().tir
+    func, _, blocks = lowered(tensors_of("matmul m=8 n=8 k=8"), "avx2")
+
+    def turned(mark):
+        (name, *axes), body = mark.value.args, mark.body
+        call = tir.call_extern("int64", str(name.value), *axes[:2][::-1], *axes[2:])
+        return tir.AttrStmt(mark.node, mark.attr_key, call, body) if len(axes) > 1 else None
+
+    assert by_blocks(changed(func, tir.AttrStmt, turned), blocks).answer == "undecided"
+
+
+def test_limits_are_those_of_one_proof(monkeypatch):
+    monkeypatch.setattr(proving, "same_instances", lambda flow: "another value")
+    func, reference, blocks = lowered(tensors_of("matmul m=8 n=8 k=8"), "avx2")
+    assert prove_lowered(func, reference, blocks=blocks).answer == "proven"  # by the elements of inputs
+    assert "another value" in str(by_blocks(func, blocks))
+    assert np.isfinite(answer(func)).all()
