@@ -65,8 +65,9 @@ def plan_against(parser: argparse.ArgumentParser) -> None:
 
     A model's operators are its distinct functions as TVM's pipeline "zero" fuses them, with its weights as constants.
     CPU time of one process a tree; of several repeats the least counts. Prints median and maximum of both, the ratio of
-    the totals, the geometric mean of the ratios, and each operator whose best plan changed: what this checkout's model
-    predicts for it and for the former one, if that is among its plans. Exit code 1 if an operator is planned no more.
+    the totals, the geometric mean of the ratios, and each operator with another best plan: the predictions of this
+    checkout's model for it and for the former one, if that is among its plans. Exit code 1 if an operator is planned no
+    more.
     """
     parser.add_argument("commit", help="commit of this repository")
     parser.add_argument("operators", type=Path, nargs="?", default=OPERATORS, help="CSV file; default the paper's")
