@@ -54,11 +54,22 @@ class Block:
 
 @dataclass
 class Blocks:
-    """The blocks of a function by their names and tensors, and the positions of its parameters."""
+    """The blocks of a function by their names and tensors, and its parameters and their positions."""
 
+    params: tuple[Any, ...] = ()
     by_name: dict[str, Block] = field(default_factory=dict)
     by_memory: dict[int, Block] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
+
+    def sizes_of(self, func: Any) -> dict[int, Any]:
+        """Return what the sizes of this function are in another one of the same parameters, by hash."""
+        found: dict[int, Any] = {}
+        for one, other in zip(self.params, func.params, strict=True):
+            pairs = zip(one.shape, other.shape, strict=True) if hasattr(one, "shape") else [(one, other)]
+            for size, own in pairs:
+                if kind_of(size) in ("Var", "SizeVar"):
+                    found.setdefault(hash(size), own)
+        return found
 
     def writing(self, position: int) -> Block | None:
         """Return the block that writes a parameter."""
@@ -73,7 +84,7 @@ class Blocks:
 
 def blocks_of(func: Any) -> Blocks | None:
     """Return the blocks of a function; None if they are of another form than those of a tensor expression."""
-    found = Blocks(positions={memory_of(param): n for n, param in enumerate(func.params)})
+    found = Blocks(params=tuple(func.params), positions={memory_of(param): n for n, param in enumerate(func.params)})
     for realize, extents in _realized(func.body, {}):
         if realize is None:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ class Instance:
 
 def instance_of(
     reader: Accesses, store: Any, statement: Statement, named: tuple[str, Sequence[Any]] | None, blocks: Blocks,
-    present: frozenset[str],
+    present: frozenset[str], sizes: Mapping[int, Any],
 ) -> Instance | None:  # fmt: skip
     """Return the instances that a statement computes, None if it is none of a block.
 
@@ -88,6 +88,8 @@ def instance_of(
         Of the function before its schedule.
     present : frozenset of str
         The blocks that the schedule left; others are computed in place.
+    sizes : mapping
+        Hash of a size of that function -> the size here.
     """
     name, values = named or ("", ())
     block = blocks.named(name)
@@ -104,18 +106,18 @@ def instance_of(
     if (block.init is not None) != bool(statement.update) or reader.folding is not None:
         return None
     try:
-        return _Match(reader, store, statement, block, values, blocks, present).found()
-    except Unfoldable:
+        return _Match(reader, store, statement, block, values, blocks, present, sizes).found()
+    except (Unfoldable, _Apart):
         return None
 
 
 class _Match:
     def __init__(
         self, reader: Accesses, store: Any, statement: Statement, block: Block, values: Sequence[Any], blocks: Blocks,
-        present: frozenset[str],
+        present: frozenset[str], sizes: Mapping[int, Any],
     ) -> None:  # fmt: skip
         self.reader, self.store, self.statement, self.block = reader, store, statement, block
-        self.blocks, self.present, self.values = blocks, present, list(values)
+        self.blocks, self.present, self.values, self.sizes = blocks, present, list(values), sizes
         self.where, self.count, self.steps, self.sums = statement.domain, 0, 0, 0
         self.reads: list[Read] = []
         self.space = f"{statement.space}[{', '.join(d.var for d in statement.dims)}]"
@@ -137,10 +139,13 @@ class _Match:
     def _with(self, block: Block, values: Sequence[Any], node: Any) -> Any:
         """Return an expression of a block for values of its axes."""
         dialect = dialect_here()
-        used = {hash(part) for part in parts_of(node)}
-        for axis, value in zip(block.axes, values, strict=True):
-            if hash(axis.var) in used:
-                node = dialect.substituted(node, axis.var, _as(value, axis.var))
+        known = {hash(axis.var): value for axis, value in zip(block.axes, values, strict=True)}
+        names = {hash(part): part for part in parts_of(node) if kind_of(part) in ("Var", "SizeVar")}
+        for key, var in names.items():
+            value = known.get(key, self.sizes.get(key))
+            if value is None:
+                raise _Apart(f"{var}, which is no size")
+            node = dialect.substituted(node, var, _as(value, var))
         return node
 
     def _map(self, space: str, values: Sequence[Any]) -> Any:
@@ -160,7 +165,7 @@ class _Match:
         rules, names = [], []
         for n, axis in enumerate(block.axes):
             names.append(f"a{n}")
-            rules.append(f"0 <= a{n} < {text.index(axis.dom.extent)}")
+            rules.append(f"0 <= a{n} < {text.index(self._with(block, self.values, axis.dom.extent))}")
             rules += [f"a{n} = o{own[hash(axis.var)]}"] if hash(axis.var) in own else []
         places = ", ".join(f"o{n}" for n in range(len(block.store.indices)))
         rule = " and ".join(rules) or "true"

@@ -79,7 +79,7 @@ class _Reader(Accesses):
 
     def __init__(self, open_sizes: Sizes, flat: bool, folds: bool, blocks: Blocks | None = None) -> None:
         super().__init__(open_sizes, flat, folds)
-        self.blocks, self.present = blocks, frozenset[str]()
+        self.blocks, self.present, self.their_sizes = blocks, frozenset[str](), dict[int, Any]()
         self.kernel.writing = None if blocks is None else blocks.writing
 
     def function(self, func: Any) -> None:
@@ -93,6 +93,7 @@ class _Reader(Accesses):
         self.threads = {}
         self.values |= held_in(func.body)
         self.present = self._present(func.body)
+        self.their_sizes = self.blocks.sizes_of(func) if self.blocks is not None else {}
         self.within = self.open_sizes.within(self.kernel.parameters)
         if not self._chosen(func.body):
             return
@@ -133,7 +134,7 @@ class _Reader(Accesses):
             last = self.kernel.statements[-1]
             if is_load(store.value):
                 self.kernel.copies.add(last.number)
-            made = instance_of(self, store, last, self.named, self.blocks, self.present)
+            made = instance_of(self, store, last, self.named, self.blocks, self.present, self.their_sizes)
             self.kernel.statements[-1] = replace(last, instance=made)
 
     def _sequence(self, parts: Sequence[Any]) -> None:
