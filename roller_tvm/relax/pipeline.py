@@ -45,6 +45,7 @@ from .lowered import require_lowered
 from .matrix_products import MatrixProducts
 from .merged import MergeAxes
 from .names import LowerCaseBuffers
+from .pools import PoolsOfPixels
 from .powers import PowersAsProducts
 from .records_in_use import choices_beside, database_in_use, left_of, warn_of_no_record
 from .recurrent import PlanRecurrences
@@ -112,6 +113,7 @@ def prepare(
         SumsAsAdditions(),
         *([SquaresOfPixels()] if target.kind.name == "llvm" else []),
         PowersAsProducts(),
+        PoolsOfPixels(),
         FoldScales(),
         passes.CanonicalizeBindings(),
         *(cpu if target.kind.name == "llvm" else []),
