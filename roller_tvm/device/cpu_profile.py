@@ -177,6 +177,9 @@ def _report(
     busy = [key for key, share in profile.spread.items() if share > BUSY_SPREAD]
     if busy:
         notes.append(f"the machine was busy while {', '.join(busy)} was measured; the best repeat counts")
+    if profile.units < facts.cores:
+        told = f"{profile.units} of {facts.cores} cores are used, because more threads were no faster"
+        notes.append(f"{told}; if another program ran meanwhile: 'roller-tvm profile --refresh'")
     spec = cpu_spec(facts, profile, "estimated" if reason else "profiled", tuple(notes))
     return CpuReport(spec, facts, profile, reason, path, cached, seconds)
 

@@ -1,4 +1,4 @@
-"""PoolsOfPixels: pooling with windows of one element each is no operator, as VGG's adaptive one of 224 pixels a side."""
+"""PoolsOfPixels: pooling with windows of one element each is no operator, as VGG's adaptive one of 224 pixels."""
 
 from __future__ import annotations
 

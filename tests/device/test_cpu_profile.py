@@ -59,13 +59,16 @@ def test_one_bad_try_is_repeated(facts):
         return rate / r.threads if call == 1 and r.kind == "fma32" else rate
 
     machine = FakeMachine(facts, busy)
-    assert cpu_report(facts=facts, runner=machine).spec.units == 4
+    spec = cpu_report(facts=facts, runner=machine).spec
+    assert spec.units == 4 and not any("cores are used" in note for note in spec.notes)
     assert machine.calls > 2
 
 
 def test_threads_that_never_scale_are_believed(facts):
     machine = FakeMachine(facts, lambda r, rate, n: 96.0 if r.kind == "fma32" else rate)
-    assert cpu_report(facts=facts, runner=machine).spec.units == 1
+    spec = cpu_report(facts=facts, runner=machine).spec
+    assert spec.units == 1
+    assert any("1 of 4 cores are used" in note and "--refresh" in note for note in spec.notes)
 
 
 @pytest.mark.parametrize(
