@@ -6,9 +6,10 @@ last one of a row begins early, so how much is computed twice decides which tile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import ceil, inf
 
+from ..roller.steps import Pack
 from .construction import RankedPlan
 from .family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, packs_of
 
@@ -64,10 +65,11 @@ def window_family(
     best_tile = register(large[0])
     wide = best_tile[columns] if best_tile is not None else COLUMNS
     highs = HEIGHTS if rows is not None else (1,)
-    small = [(tuple(t), {packs_of(p): p for p in reversed(plans(t))}) for t in (tile(*PICTURE_TILE), tile(1, 1))]
+    ones = tile(1, 1)
+    one = {packs_of(p): p for p in reversed(plans(ones))}  # all tiles read constants that are packed in one way
     tried = [
-        (t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS) for p in plans(t)
-        if packs_of(p) in small[-1][1]  # all tiles read constants that are packed in one way
+        (t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS)
+        if (p := _first(plans(t), one)) is not None
     ]  # fmt: skip
     if not tried:
         return None
@@ -76,15 +78,23 @@ def window_family(
     found = {tuple(extents): best}
     for narrow in [wide // part for part in NARROWER if wide // part > 1]:
         own = [narrow if at == columns else extent for at, extent in enumerate(extents)]
-        same = next((p for p in plans(own) if packs_of(p) == packs), None)
+        same = _first(plans(own), (packs,))
         found |= {tuple(own): same} if same is not None else {}
-    found |= {own: by[packs] for own, by in small if packs in by}
+    small = tile(*PICTURE_TILE)
+    same = _first(plans(small), (packs,))
+    found |= {tuple(small): same} if same is not None else {}
+    found |= {tuple(ones): one[packs]}
     members = [
         Member(own, ranked, _many(own, ranked, rows, plans, register) / units)
         for own, ranked in found.items()
         if all(e <= most for e, most in zip(own, extents, strict=True))
     ]
     return PlanFamily(tuple(axes), tuple(sliced), tuple(members), _rules(members, rows, columns, units), True)
+
+
+def _first(plans: Sequence[RankedPlan], packs: Collection[tuple[Pack, ...]]) -> RankedPlan | None:
+    """Return the fastest plan that packs its constants in one of these ways; lowered are those up to it."""
+    return next((p for p in sorted(plans, key=lambda p: p.seconds) if packs_of(p) in packs), None)
 
 
 def _many(own: Sequence[int], ranked: RankedPlan, rows: int | None, plans: Plans, register: Register) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ..errors import UnsupportedOperator
@@ -68,6 +69,10 @@ class OpenAxes:
     reads: dict[Place, list[Any]] = field(default_factory=dict)
     symbols: list[Any] = field(default_factory=list)
     _same: dict[Place, Place] = field(default_factory=dict)
+
+    @cached_property
+    def _nests(self) -> Sequence[Nest]:
+        return nests(self.func)
 
     def dims(self, buffer: Any) -> list[int | None]:
         """Return the axis of each dimension of a buffer, None for those of constant extent or without an axis."""
@@ -149,7 +154,7 @@ class OpenAxes:
         for symbol in self.symbols:
             analyzer.bind(symbol, ir.Range(SIZE, SIZE + 1))
         bound: set[int] = set()
-        for nest in nests(self.func):
+        for nest in self._nests:
             for iv, _ in (*nest.spatial, *nest.reduce):
                 extent = known.get(("axis", key(iv.var)), number(iv.dom.extent))
                 if extent is not None:
@@ -165,7 +170,7 @@ class OpenAxes:
         following = {place: reach(i) for place, i in self.reads.items() if place in self.following}
         for place in self.following:
             known[place] = following.get(place) or following[self._same[place]]
-        for nest in nests(self.func):
+        for nest in self._nests:
             for iv, _ in nest.spatial:
                 if key(iv.var) not in bound and ("axis", key(iv.var)) in known:
                     analyzer.bind(iv.var, ir.Range(0, known["axis", key(iv.var)]))
