@@ -8,6 +8,8 @@ from typing import Any
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state, keep_layout, layout_free
 from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import MeasureError
+from roller_tvm.ir.stage import dtype_bytes
 from roller_tvm.relay.tasks import Task
 from roller_tvm.relay.worker_side import layout_mode
 from roller_tvm.roller.features import Features
@@ -22,6 +24,7 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     dag, mode = task.search_task.compute_dag, layout_mode(task.search_task)
 
     def read() -> Operator:
+        features = Features.of_te(device)
         reading = read_te(dag, name=task.name, constants=packed_operands(dag) if mode == PACKED else ())
         program = TeProgram.of_reading(reading, list(dag.tensors))
 
@@ -36,11 +39,24 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
             return (steps,)
 
         def apply(steps: Steps) -> Any:
-            return apply_steps_state(dag, program, steps)
+            state = apply_steps_state(dag, program, steps)
+            _check_room(dag, state, features.shared_limit(device) if device.kind == "gpu" else None)
+            return state
 
-        return Operator(reading.expression, Features.of_te(device), apply, reading, forms)
+        return Operator(reading.expression, features, apply, reading, forms)
 
     return find_candidates(task.name, read, device, top, task.flops)
+
+
+def _check_room(dag: Any, state: Any, shared: int | None) -> None:
+    """Refuse copies for which a block has no room: TVM copies all of a tensor where it sees no part of it."""
+    if not shared or not any(str(stage.op.name).endswith(".shared") for stage in state.stages):
+        return
+    for stage in dag.infer_bound_from_state(state).stages:
+        size = prod(int(loop.range.extent) for loop in stage.iters) * dtype_bytes(str(stage.op.output(0).dtype))
+        if str(stage.op.name).endswith(".shared") and size > shared:
+            told = f"TVM copies {size} B to '{stage.op.name}', a block has {shared} B of shared memory"
+            raise MeasureError(told, kind="schedule error")
 
 
 def packed_operands(dag: Any) -> list[Any]:

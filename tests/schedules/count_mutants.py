@@ -13,7 +13,8 @@ from roller_tvm.schedules.proofs import prove_lowered
 
 from .mutants import answer, confirmed, is_wrong, mutants
 from .sums_of_products import PRODUCTS
-from .test_mutants import CASES, lowered, lowered_tensors
+from .test_instances import lowered
+from .test_mutants import CASES, tensors_of
 
 MORE = ["matmul m=5 n=12 k=6", "matmul m=12 n=8 k=4", "batch_matmul b=2 m=4 n=6 k=5", "add shape=3x40",
         "dense m=3 n=8 k=12 bias=1 relu=1", "transpose shape=5x4x6 perm=2,0,1", "softmax shape=3x16",
@@ -53,7 +54,7 @@ def judged(words, name, done):
     if (kernel, "all") in done:
         return
     made = PRODUCTS.get(words)
-    func, reference = lowered(words, name) if made is None else lowered_tensors(made(), name)
+    func, reference, blocks = lowered(tensors_of(words) if made is None else made(), name)
     try:
         right = answer(reference)
         good = not is_wrong(func, right)
@@ -61,12 +62,12 @@ def judged(words, name, done):
         yield {"kernel": kernel, "mutant": "all", "wrong": None, "answer": "not run"}
         return
     assert good, kernel
-    proof = prove_lowered(func, reference).answer
+    proof = prove_lowered(func, reference, blocks=blocks).answer
     if (kernel, "none") not in done:
         yield {"kernel": kernel, "mutant": "none", "wrong": False, "answer": proof}
     for mutant, changed in mutants(func):
         if (kernel, mutant) not in done:
-            found = prove_lowered(changed, reference)
+            found = prove_lowered(changed, reference, blocks=blocks)
             row = {"kernel": kernel, "mutant": mutant, "wrong": is_wrong(changed, right), "answer": found.answer}
             refuted = [f for f in found.findings if f.answer == "refuted"]
             if row["wrong"]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def _kernels(model: str, target: str, folder: Path, known: set[tuple[str, str]])
     line = model_line(usable_line("proving"))
     path, shapes = _model(model, folder)
     session = Session(line, Request(TARGETS[target], shapes=shapes)).read(str(path))
-    proofs = _relay if line.folder == "relay" else _relax
+    proofs = _relay if line.folder == "relay" else partial(_relax, checks=cache(partial(_checks, session)))
     for task in session.tasks():
         # A kernel of open extents is proven for the sizes that its model takes.
         key = f"{task.key} {model}" if model.startswith(OPEN) else str(task.key)
@@ -120,7 +121,13 @@ def _relay(task: Any, session: Any) -> Any:
     return prove(schedule, args, aim.device, task.name)
 
 
-def _relax(task: Any, session: Any) -> Any:
+def _checks(session: Any) -> Mapping[str, Sequence[str]]:
+    from roller_tvm.relax.size_checks import kernel_checks
+
+    return kernel_checks(session.job.model.mod)
+
+
+def _relax(task: Any, session: Any, checks: Callable[[], Mapping[str, Sequence[str]]]) -> Any:
     from roller_tvm.codegen.tensorir_packing import constant_parameters
     from roller_tvm.relax.candidates import make_candidates
     from roller_tvm.relax.proving import prove
@@ -128,23 +135,23 @@ def _relax(task: Any, session: Any) -> Any:
 
     aim = session.aim
     if is_open(task.func):
-        return _opened(task, session)
+        return _opened(task, session, checks())
     found = next(make_candidates(task.func, aim.device, 4, constant_parameters(task.func)).schedules(), None)
     return None if found is None else prove(found[1].mod["main"], task.func, aim.target, aim.device, task.name)
 
 
-def _opened(task: Any, session: Any) -> Any:
+def _opened(task: Any, session: Any, checks: Mapping[str, Sequence[str]]) -> Any:
     """Return the proof of a function of open extents for the sizes that the model takes."""
     from roller_tvm.relax.open_schedule import OpenFunction
     from roller_tvm.relax.proving import prove
-    from roller_tvm.relax.size_checks import kernel_checks, likely_sizes
+    from roller_tvm.relax.size_checks import likely_sizes
 
     aim, mod = session.aim, session.job.model.mod
     try:
         found, _ = next(OpenFunction(task.func, aim.device, task.name, likely=likely_sizes(mod)).schedules())
     except RollerError:
         return None
-    return prove(found, task.func, aim.target, aim.device, task.name, kernel_checks(mod).get(task.name, ()))
+    return prove(found, task.func, aim.target, aim.device, task.name, checks.get(task.name, ()))
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:

@@ -21,7 +21,7 @@ from .read import read_kernel
 from .sets import library
 from .values import same_values
 
-#: CPU time that the questions about one kernel may take together.
+#: CPU time that the questions about one kernel, all of its cases, may take together.
 SECONDS = 2.0
 #: isl's operations in the first try of a question, and more than isl does in `SECONDS`.
 OPERATIONS, MOST_OPERATIONS = 50_000, 100_000_000
@@ -48,8 +48,11 @@ def prove_lowered(
     start = time.process_time()
     findings: list[Finding] = []
     summed = False
-    for case in cases_of(func.body):
-        own, adds = _proven(func, reference, device, replace(sizes, case=case), flat, blocks)
+    cases = cases_of(func.body)
+    for number, case in enumerate(cases):
+        left = SECONDS - (time.process_time() - start)
+        until = time.process_time() + left / (len(cases) - number)
+        own, adds = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, until)
         findings, summed = _worse(findings, own), summed or adds
     nothing = Finding("bounds", UNDECIDED, f"no size from 1 to {sizes.largest} is as the model checks it")
     findings = findings or [nothing]
@@ -67,10 +70,10 @@ def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
 
 
 def _proven(
-    func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, blocks: Blocks | None
+    func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, blocks: Blocks | None,
+    until: float,
 ) -> tuple[list[Finding], bool]:  # fmt: skip
     """Return what is proven of one of a function's kernels, nothing of one that never runs, and whether it sums."""
-    until = time.process_time() + SECONDS
     kernel = read_kernel(func, sizes, flat, blocks=blocks)
     if kernel.never:
         return [], False

@@ -50,7 +50,10 @@ def read_kernel(
     except Unfoldable:  # of all statements of a kernel
         reader = _Reader(sizes, flat, folds, blocks)
         reader.cuts = cuts_of(func.body, is_copy)
-        reader.function(func)
+        try:
+            reader.function(func)
+        except Unfoldable:  # nor of single copies
+            return read_kernel(func, sizes, flat, False, blocks) if folds else reader.kernel
     if reader.unfolded and not reader.kernel.unread:  # copies that are not folded get the threads' own digits
         again = _Reader(sizes, flat, folds, blocks)
         again.cuts, again.divided = cuts_of(func.body), reader.unfolded
