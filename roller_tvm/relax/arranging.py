@@ -152,6 +152,8 @@ class Arranger(relax.PyExprMutator):
         known: dict[tuple[int, int], np.ndarray] | None = None, made: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(mod)
+        #: As it was: the builder makes a copy of its own at each question.
+        self.module = mod
         self.arrangement, self.wanted, self.convs = arrangement, wanted, convs
         #: Variable -> the variable that has it arranged.
         self.arranged: dict[Any, Any] = {}
@@ -330,8 +332,7 @@ class Arranger(relax.PyExprMutator):
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
     def _squares(self, call: Any) -> Any | None:
-        (data, *_), window = call.args[1].fields, window_of(self.builder_.get(), call)
-        if window is None or not self._is_arranged(data):
+        if (window := window_of(self.module, call)) is None or not self._is_arranged(data := call.args[1].fields[0]):
             return None
         return in_squares(self.builder_, self.arranged[data], window, self.arrangement, _shape(data) or ())
 

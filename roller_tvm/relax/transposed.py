@@ -57,7 +57,8 @@ class _Squares(relax.PyExprMutator):
             return None
         # The channels of one pixel of a square are neighbours, as they are in the result where channels come last.
         squares = np.ascontiguousarray(weights.transpose(2, 3, 1, 0).reshape(high * wide * outputs, inputs, 1, 1))
-        pixels = self.builder_.emit(relax.op.nn.conv2d(call.args[0], relax.const(squares, str(call.args[1].ty.dtype))))
+        own = relax.const(squares, str(call.args[1].ty.dtype))
+        pixels = self.builder_.emit(relax.op.nn.conv2d(call.args[0], own, out_dtype=a.out_dtype))
         return in_squares(self.builder_, pixels, (high, wide), None, list(pixels.ty.shape.values))
 
 

@@ -49,14 +49,30 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
 
 
 def _check_room(dag: Any, state: Any, shared: int | None) -> None:
-    """Refuse copies for which a block has no room: TVM copies all of a tensor where it sees no part of it."""
+    """Refuse copies for which a block has no room: TVM copies all of a tensor where it sees no part of it.
+
+    Copies of one kernel count together.
+    """
     if not shared or not any(str(stage.op.name).endswith(".shared") for stage in state.stages):
         return
-    for stage in dag.infer_bound_from_state(state).stages:
-        size = prod(int(loop.range.extent) for loop in stage.iters) * dtype_bytes(str(stage.op.output(0).dtype))
-        if str(stage.op.name).endswith(".shared") and size > shared:
-            told = f"TVM copies {size} B to '{stage.op.name}', a block has {shared} B of shared memory"
+    made: dict[str, list[tuple[int, str]]] = {}
+    placed = dag.apply_steps_from_state(state)[0].stages
+    for stage, own in zip(dag.infer_bound_from_state(state).stages, placed, strict=True):
+        if own.scope == "shared":
+            size = prod(int(loop.range.extent) for loop in stage.iters) * dtype_bytes(str(stage.op.output(0).dtype))
+            made.setdefault(_kernel(own), []).append((size, str(stage.op.name)))
+    for copies in made.values():
+        if (size := sum(own for own, _ in copies)) > shared:
+            names = "', '".join(name for _, name in copies)
+            told = f"TVM copies {size} B to '{names}', a block has {shared} B of shared memory"
             raise MeasureError(told, kind="schedule error")
+
+
+def _kernel(stage: Any) -> str:
+    """Return the name of the stage in whose loops a te.Stage is computed, after all."""
+    while stage.attach_stage is not None:
+        stage = stage.attach_stage
+    return str(stage.op.name)
 
 
 def packed_operands(dag: Any) -> list[Any]:

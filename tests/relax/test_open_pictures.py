@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-from tvm import relax  # noqa: E402
+from tvm import relax, te  # noqa: E402
 
 from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
@@ -178,6 +178,30 @@ def test_a_transposed_convolution_of_one_picture(stride):
     x = values(2, 16, 5, 7)
     expected = np.einsum("ncij,coab->noiajb", x, weight).reshape(2, 8, 5 * stride, 14)
     close(run(build(mod, LLVM), x)[0], np.maximum(expected + bias, 0))
+
+
+def test_a_transposed_convolution_keeps_the_dtype_of_its_result():
+    """Products of float16 whose sums exceed it."""
+    weight = np.full((16, 4, 2, 2), 200, "float16")
+
+    def body(b, x):
+        return b.emit(relax.op.nn.conv2d_transpose(x, relax.const(weight), strides=2, out_dtype="float32"))
+
+    (result,) = run(build(module(body, (1, 16, 3, 3), dtype="float16"), LLVM), np.full((1, 16, 3, 3), 200, "float16"))
+    assert result.dtype == "float32" and (result == 16 * 200 * 200).all()
+
+
+@pytest.mark.parametrize("arranged", ["NHWC", "blocked"])
+def test_a_call_without_inputs_beside_a_convolution(arranged):
+    weight = values(16, 16, 1, 1)
+
+    def body(b, x):
+        filled = b.emit_te(lambda: te.compute((1, 16, 4, 4), lambda n, c, h, w: (c + h).astype("float32")))
+        return b.emit(relax.op.add(b.emit(relax.op.nn.conv2d(x, relax.const(weight))), filled))
+
+    x, filled = values(1, 16, 4, 4), np.arange(16)[:, None, None] + np.arange(4)[:, None] + np.zeros(4)
+    made = prepare(module(body, (1, 16, 4, 4)), LLVM, arranged=arranged)
+    close(run(build(made, LLVM), x)[0], np.einsum("ncij,oc->noij", x, weight[:, :, 0, 0]) + filled)
 
 
 def drawn(case):
