@@ -51,7 +51,7 @@ for line in sys.stdin:
         found = construct(expression, device, top)
         seconds = time.process_time() - start
         print(json.dumps([seconds, [(str(ranked.plan), ranked.seconds) for ranked in found.plans]]), flush=True)
-    except Exception as error:
+    except Exception as error:  # whatever a planner of another commit raises
         print(json.dumps(f"{type(error).__name__}: {error}"), flush=True)
 """
 

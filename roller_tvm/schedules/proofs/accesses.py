@@ -21,7 +21,7 @@ from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
 from .meetings import Tree
 from .naming import Naming
 from .sets import plain_of
-from .ways import CHOICE, IMMEDIATE, INDEX, PLACE, Way, joined, step_of
+from .ways import CHOICE, DATA, IMMEDIATE, INDEX, PLACE, Way, joined, step_of
 
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
@@ -159,17 +159,19 @@ class Accesses(Naming):
                 self.chosen.append((repr(node.value), way, " and ".join(rules), exact))
             return f"={node.value!r}"
         if dtype_of_node(node).startswith("int") and not any(map(self._is_value, parts_of(node))):
-            if not {CHOICE, INDEX} & {*way}:  # its value reaches an output
+            if not {CHOICE, DATA, INDEX} & {*way}:  # its value reaches an output
                 self.numbers.add((PLACE, way))
             return None  # of places alone, which are computed in other ways
         if kind in ("Var", "SizeVar"):
             known = self.values.get(hash(node))
+            if known is None and dtype_of_node(node).startswith(("float", "bfloat")):
+                self.kernel.unread.append(f"a number that is given: {node}")
             return None if known is None else self._loads(known, rules, exact, way, found)
         if kind == "Select" or called(node) == "if_then_else":
             condition, yes, no = (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
-            self._loads(condition, rules, exact, joined(way, (CHOICE,)), found)
             parts: list[Tree] = []
             reads = self._reads(condition)
+            self._loads(condition, rules, exact, joined(way, (DATA if reads else CHOICE,)), found)
             alone = not (self._reads(yes) or self._reads(no))
             self.choosing += alone
             for holds, part in ((True, yes), (False, no)):
@@ -205,7 +207,7 @@ class Accesses(Naming):
         for number, part in enumerate(own):
             step = step_of(node, number, len(own))
             trees.append(self._loads(part, rules, exact, joined(way, step), found))
-        return (called(node) or kind, *trees) if step else trees[0] if trees else None
+        return (step[0] if kind == "Cast" else called(node) or kind, *trees) if step else trees[0] if trees else None
 
     def _constant(self, node: Any) -> float:
         """Return a number of a value, 0 if an expression is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from .folds import Folding
 from .held import held_at
 
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=", "NE": "!="}
+#: Types that do not hold each place.
+_NARROW = ("int8", "uint8", "int16", "uint16", "bool")
 _OPPOSITE = {"LT": ">=", "LE": ">", "GT": "<=", "GE": "<", "EQ": "!=", "NE": "="}
 
 
@@ -30,12 +32,15 @@ class Text:
         Returns ``var % high // low`` as a sum of digits, None where it is none.
     folding : Folding, optional
         Loops and threads that are digits of one number here.
+    negative : container of int
+        Hashes of loops that may be below 0; sizes are none.
     """
 
     name_of: Callable[[Any], str | None]
     values: dict[int, Any]
     digits_of: Callable[[int, int, int], str | None] = lambda var, low, high: None
     folding: Folding | None = None
+    negative: Container[int] = ()
     names: list[str] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
@@ -60,7 +65,9 @@ class Text:
         if kind in ("Min", "Max"):
             return f"{kind.lower()}({self.index(node.a)}, {self.index(node.b)})"
         if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
-            return self.index(node.value)
+            own = dtype_of_node(node)
+            # A place fits 32 bits: TVM narrows to them where it does.
+            return self._any(node) if own in _NARROW and own != dtype_of_node(node.value) else self.index(node.value)
         if kind == "Select" or called(node) == "if_then_else":
             return self._choice(node)
         if is_load(node) and (known := held_at(node, self.values)) is not None:
@@ -103,9 +110,26 @@ class Text:
             if (told := self.digits_of(hash(var), low, high)) is not None:
                 return told
         value = self.index(a)
-        if truncated:  # TVM has these where a number is not below 0; any other is checked by nobody
-            self.rules.append(f"{value} >= 0")
+        if truncated and not self.is_positive(a):
+            name, below = self._new(), f"(-({value}))"
+            signs = ((value, ">= 0", ""), (below, "> 0", "-"))
+            self.rules.append("(" + " or ".join(
+                f"({v} {sign} and {name} = {minus}" + (f"(({v}) mod {by}))" if rest else f"floor(({v})/{by}))")
+                for v, sign, minus in signs) + ")")  # fmt: skip
+            return name
         return f"(({value}) mod {by})" if rest else f"floor(({value})/{by})"
+
+    def is_positive(self, node: Any) -> bool:
+        """Return whether an expression is made of loops, sizes and numbers none of which is below 0."""
+        kind, number = kind_of(node), number_of(node)
+        if number is not None:
+            return number >= 0
+        if kind in ("Var", "SizeVar"):
+            known = self.values.get(hash(node))
+            return self.is_positive(known) if known is not None else hash(node) not in self.negative
+        if kind in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod", "Min", "Max"):
+            return self.is_positive(node.a) and self.is_positive(node.b)
+        return kind == "Cast" and self.is_positive(node.value)
 
     def _choice(self, node: Any) -> str:
         condition, yes, no = (

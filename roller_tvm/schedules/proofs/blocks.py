@@ -43,14 +43,6 @@ class Block:
         """isl's name of its tensor."""
         return f"T{self.number}"
 
-    def is_own(self, node: Any) -> bool:
-        """Return whether an expression is the element that an instance writes."""
-        if not is_load(node):
-            return False
-        buffer, indices = access_of(node)
-        own = memory_of(buffer) == memory_of(self.store.buffer)
-        return own and all(map(same, indices, self.store.indices))
-
 
 @dataclass
 class Blocks:
@@ -60,6 +52,11 @@ class Blocks:
     by_name: dict[str, Block] = field(default_factory=dict)
     by_memory: dict[int, Block] = field(default_factory=dict)
     positions: dict[int, int] = field(default_factory=dict)
+
+    def are_of(self, func: Any) -> bool:
+        """Return whether another function has parameters of the same ranks."""
+        ranks = [[len(p.shape) if hasattr(p, "shape") else -1 for p in params] for params in (self.params, func.params)]
+        return ranks[0] == ranks[1]
 
     def sizes_of(self, func: Any) -> dict[int, Any]:
         """Return what the sizes of this function are in another one of the same parameters, by hash."""
@@ -84,7 +81,8 @@ class Blocks:
 
 def blocks_of(func: Any) -> Blocks | None:
     """Return the blocks of a function; None if they are of another form than those of a tensor expression."""
-    found = Blocks(params=tuple(func.params), positions={memory_of(param): n for n, param in enumerate(func.params)})
+    tensors = [param for param in func.params if hasattr(param, "shape")]
+    found = Blocks(params=tuple(func.params), positions={memory_of(tensor): n for n, tensor in enumerate(tensors)})
     for realize, extents in _realized(func.body, {}):
         if realize is None:
             return None
@@ -103,6 +101,8 @@ def blocks_of(func: Any) -> Blocks | None:
         init = None if block.init is None else _number_of(block.init, store)
         if (block.init is None) != (memory not in read) or (block.init is not None and init is None):
             return None
+        if block.init is None and any(int(axis.iter_type) == _SUMMED for axis in block.iter_vars):
+            return None  # the last value counts
         made = Block(len(found.by_name), str(block.name_hint), tuple(block.iter_vars), store, init)
         found.by_name[made.name] = found.by_memory[memory] = made
     written = set(found.by_memory)
@@ -117,7 +117,8 @@ def _realized(statement: Any, extents: dict[int, Any]) -> Iterator[tuple[Any, di
     """Yield blocks, each with the loops around it; None for any other statement."""
     kind = kind_of(statement)
     if kind == "For":
-        if number_of(statement.min) == 0:
+        step = getattr(statement, "step", None)
+        if number_of(statement.min) == 0 and (step is None or number_of(step) == 1):
             extents = {**extents, hash(statement.loop_var): statement.extent}
     elif kind == "SBlockRealize":
         yield statement, extents

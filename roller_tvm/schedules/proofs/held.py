@@ -16,6 +16,11 @@ def held_in(body: Any) -> dict[int, Any]:
     for statement, always in _in_order(body, True):
         nodes = [*values_of(statement), *(statement.indices if kind_of(statement) == "BufferStore" else ())]
         seen |= {memory_of(access_of(p)[0]) for node in nodes for p in parts_of(node) if is_load(p)} - {*found}
+        if kind_of(statement) == "DeclBuffer" and getattr(statement, "data", None) is not None:
+            memories = {hash(p) for p in parts_of(statement.data) if kind_of(p) == "Var"}
+            if memory_of(statement.buffer) not in memories:  # a view, by which the memory may be written again
+                seen |= {*memories, memory_of(statement.buffer)}
+                found = {memory: value for memory, value in found.items() if memory not in memories}
         if kind_of(statement) != "BufferStore":
             continue
         memory, one = memory_of(statement.buffer), all(number_of(e) == 1 for e in statement.buffer.shape)

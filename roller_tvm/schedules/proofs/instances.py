@@ -17,6 +17,9 @@ from .memory import box_of
 from .origins import by_target
 from .sets import library
 
+#: Most copies that a value passes one after another.
+_COPIES = 100
+
 
 class _Open(Exception):
     """It is not known that a value is the right one."""
@@ -37,10 +40,15 @@ class _Instances:
         params = [b for b in self.kernel.buffers if b.parameter]
         self.positions = {buffer.number: n for n, buffer in enumerate(params)}
         self.todo: list[Statement] = []
+        self.copies = 0  # around the present one
         self.seen: set[int] = set()
 
     def outputs(self) -> None:
         """Compare all outputs, then what reaches them."""
+        for memory, position in self.positions.items():
+            wanted = None if self.kernel.writing is None else self.kernel.writing(position)
+            if wanted is not None and memory not in self.flow.finals:
+                raise _Open(f"{wanted.name}, which is not written")
         if not self.flow.finals:
             raise _Open("no outputs")
         for number, final in self.flow.finals.items():
@@ -109,7 +117,11 @@ class _Instances:
                 passed = own.reverse().apply_range(elements)
                 if not passed.is_single_valued():
                     raise _Open(f"one copy for several elements, {source.text}")
+                if self.copies == _COPIES:
+                    raise _Open(f"many copies one after another, {source.text}")
+                self.copies += 1
                 self._read(source, source.tree, passed, block, position)
+                self.copies -= 1
             else:
                 raise _Open(source.text)
         if adding:

@@ -98,7 +98,7 @@ def instance_of(
         if memory is None or not memory.parameter or statement.update:
             return None
         block = blocks.writing(sum(b.parameter for b in reader.kernel.buffers[: memory.number]))
-        if block is None or block.init is not None:
+        if block is None or block.init is not None or len(block.store.indices) != len(store.indices):
             return None
         places = {hash(index): value for index, value in zip(block.store.indices, store.indices, strict=True)}
         zero = dialect_here().tir.const(0, "int64")
@@ -125,8 +125,8 @@ class _Match:
 
     def found(self) -> Instance | None:
         block, why = self.block, ""
-        written, label = self._map(block.space, self.own), self._map("L", self.values)
-        if written is None or label is None:
+        written, label, terms = self._map(block.space, self.own), self._map("L", self.values), self._terms()
+        if written is None or label is None or terms is None:
             return None
         try:
             self._walk(self.store.value, self._with(block, self.values, block.store.value))
@@ -134,7 +134,7 @@ class _Match:
             why = str(error)
         if block.init is not None and not why and (self.sums != 1 or self.statement.update not in EITHER):
             why = f"a sum in another order, {self.statement.text}"
-        return Instance(block, written, label, self._terms(), tuple(self.reads), why)
+        return Instance(block, written, label, terms, tuple(self.reads), why)
 
     def _with(self, block: Block, values: Sequence[Any], node: Any) -> Any:
         """Return an expression of a block for values of its axes."""
@@ -159,7 +159,7 @@ class _Match:
         return made.intersect_domain(self.where)
 
     def _terms(self) -> Any:
-        """Return the instances of each element of the block's tensor."""
+        """Return the instances of each element of the block's tensor; None if isl has no words for its extents."""
         block, text = self.block, self.reader._text()
         own = {hash(index): n for n, index in enumerate(block.store.indices)}
         rules, names = [], []
@@ -168,6 +168,8 @@ class _Match:
             rules.append(f"0 <= a{n} < {text.index(self._with(block, self.values, axis.dom.extent))}")
             rules += [f"a{n} = o{own[hash(axis.var)]}"] if hash(axis.var) in own else []
         places = ", ".join(f"o{n}" for n in range(len(block.store.indices)))
+        if text.opaque or text.names:
+            return None
         rule = " and ".join(rules) or "true"
         made = f"{{ {block.space}[{places}] -> L[{', '.join(names)}] : {rule} }}"
         return self.reader._parsed(self.reader.isl.Map, made)
@@ -189,7 +191,8 @@ class _Match:
         if _is_choice(own) or _is_choice(wanted):
             self._choice(own, wanted)
             return
-        if dtype_of_node(own) != dtype_of_node(wanted) and not _are_ints(own, wanted):
+        places = not self._has_values(own) and not self._has_values(wanted)
+        if dtype_of_node(own) != dtype_of_node(wanted) and not (places and _are_ints(own, wanted)):
             raise _Apart(f"{own} for {wanted}")
         if dtype_of_node(own).startswith("int") and not self._has_values(own) and not self._has_values(wanted):
             self._same_number(own, wanted)

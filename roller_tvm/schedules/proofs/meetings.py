@@ -67,6 +67,15 @@ def meetings(tree: Tree) -> Iterator[set[tuple[str, str]]]:
         yield from meetings(part)
 
 
+def whole_parts(tree: Tree) -> Iterator[str]:
+    """Yield each sum and product in words, with all of its parts, as often as they are in it."""
+    if isinstance(tree, tuple):
+        if tree[0] in EITHER:
+            yield words_of(tree, False)
+        for part in tree[1:]:
+            yield from whole_parts(part)
+
+
 def is_unclear(tree: Tree, label_of: Callable[[str], str]) -> bool:
     """Return whether words leave open which values meet: several elements of one input get there by one way.
 

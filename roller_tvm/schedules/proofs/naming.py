@@ -29,6 +29,7 @@ class Naming:
         self.within: list[str] = []  # rules of sizes
         self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
         self.sizes: dict[int, str] = {}
+        self.negative: set[int] = set()  # loops that may be below 0
         self.values: dict[int, Any] = {}  # bound name -> its value; a thread's other names -> the first
         self.folding: Folding | None = None  # of the statement that is read
         self.launch: Folding | None = None  # of all statements of a kernel whose threads are one number
@@ -43,7 +44,7 @@ class Naming:
         return found
 
     def _text(self) -> Text:
-        return Text(self._name, self.values, self._digits, self.folding or self.launch)
+        return Text(self._name, self.values, self._digits, self.folding or self.launch, self.negative)
 
     def _name(self, var: Any) -> str | None:
         self._refuse(hash(var))

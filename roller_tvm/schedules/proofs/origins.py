@@ -8,7 +8,7 @@ from typing import Any
 
 from .flow import Flow, is_own
 from .kernel import Access, Statement
-from .meetings import Tree, grown, is_unclear, meetings, words_of
+from .meetings import Tree, grown, is_unclear, meetings, whole_parts, words_of
 from .sets import by_digits, library, plain_of
 from .ways import AS_IT_IS, PLACE, Way, Ways, both_of, is_neutral, text_of
 
@@ -94,14 +94,23 @@ class Origins:
         self.position = {b.number: n for n, b in enumerate(b for b in kernel.buffers if b.parameter)}
         self._grouped: dict[int, dict[int, Ways]] = {}
         self._made: dict[tuple[int, int], dict[int, Any]] = {}
+        self._own: dict[tuple[int, str], dict[int, set[tuple[str, Way]]]] = {}  # constants of a tensor's statements
         self._asked: set[tuple[int, int]] = set()
         for number, final in self.flow.finals.items():
             self._numbers_of(number, final)
+            self._apart()
             for (s, ways), relation in self._reached(final).items():
                 self._inputs_of(number, kernel.statements[s], relation, ways)
                 self._terms_of(number, kernel.statements[s], relation, ways)
                 self._places_of(number, kernel.statements[s], relation, ways)
                 self._meetings_of(number, kernel.statements[s])
+
+    def _apart(self) -> None:
+        """Note that statements of one tensor have constants of their own: no way tells which element has which."""
+        for made in map(list, map(dict.values, self._own.values())):
+            if any(numbers != made[0] for numbers in made):
+                self.unclear.add(f"which elements {sorted(set().union(*made))[0][0]} gets to")
+        self._own.clear()
 
     def _reached(self, final: Any) -> dict[tuple[int, Ways], Any]:
         """Return the statements that reach an output's elements, and by which ways: output -> statement."""
@@ -153,6 +162,8 @@ class Origins:
         if self._met > _LEAVES:
             self.skipped.add(f"which of more than {_LEAVES} values meet in {statement.text}")
             return
+        if statement.write is not None and statement.write.buffer.number == output:  # its tree has all stages before
+            self.meetings |= {(self.position[output], part) for part in whole_parts(tree)}
         if is_unclear(tree, self._element_of):
             self.unclear.add(f"which values meet in {statement.text}")
             return
@@ -225,6 +236,7 @@ class Origins:
                         for target in by_target(self.flow.sources[number, n]):
                             longer = both_of(new, frozenset({access.way}))
                             following[target] = following.get(target, frozenset()) | longer
+                own: set[tuple[str, Way]] = set()
                 for constant, way in statement.numbers:
                     if constant == PLACE:
                         self.skipped.add(f"the value of a place in {statement.text}")
@@ -232,6 +244,10 @@ class Origins:
                     for whole in both_of(both_of(new, frozenset({sets})), frozenset({way})):
                         if not is_neutral(constant, whole):
                             self.numbers.add((self.position[output], constant, whole))
+                            own.add((constant, whole))
+                if new and statement.write is not None:
+                    of_tensor = self._own.setdefault((statement.write.buffer.number, statement.update), {})
+                    of_tensor.setdefault(number, set()).update(own)
             frontier = following
 
     def _groups(self, statement: Statement) -> dict[int, Ways]:

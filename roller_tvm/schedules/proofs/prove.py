@@ -29,6 +29,11 @@ OPERATIONS, MOST_OPERATIONS = 50_000, 100_000_000
 _TICK = 1e-4
 
 
+#: Notes: of sums, and of values of which no blocks tell (``proofs/ways.py``).
+SUMMED = "sums may be added up in another order"
+BY_WAYS = "values are compared by the ways of elements and constants, not statement by statement"
+
+
 def prove_lowered(
     func: Any, reference: Any = None, device: DeviceSpec | None = None, name: str = "", sizes: Sizes = ANY,
     flat: bool = False, blocks: Blocks | None = None,
@@ -47,18 +52,17 @@ def prove_lowered(
     """
     start = time.process_time()
     findings: list[Finding] = []
-    summed = False
+    notes: set[str] = set()
     cases = cases_of(func.body)
     for number, case in enumerate(cases):
         left = SECONDS - (time.process_time() - start)
         until = time.process_time() + left / (len(cases) - number)
-        own, adds = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, until)
-        findings, summed = _worse(findings, own), summed or adds
+        own, more = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, until)
+        findings, notes = _worse(findings, own), notes | more
     nothing = Finding("bounds", UNDECIDED, f"no size from 1 to {sizes.largest} is as the model checks it")
     findings = findings or [nothing]
-    notes = ("sums may be added up in another order",) if summed and reference is not None else ()
     return Proof(name or str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else name,
-                 tuple(findings), time.process_time() - start, notes)  # fmt: skip
+                 tuple(findings), time.process_time() - start, tuple(sorted(notes)))  # fmt: skip
 
 
 def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
@@ -72,11 +76,11 @@ def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
 def _proven(
     func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, blocks: Blocks | None,
     until: float,
-) -> tuple[list[Finding], bool]:  # fmt: skip
-    """Return what is proven of one of a function's kernels, nothing of one that never runs, and whether it sums."""
+) -> tuple[list[Finding], set[str]]:  # fmt: skip
+    """Return what is proven of one of a function's kernels, nothing of one that never runs, and notes on it."""
     kernel = read_kernel(func, sizes, flat, blocks=blocks)
     if kernel.never:
-        return [], False
+        return [], set()
     questions: list[tuple[str, Callable[[], Finding]]] = [
         ("bounds", lambda: bounds(kernel)), ("written", lambda: written(kernel)),
         ("memory", lambda: within_device(kernel, device)), ("barriers", lambda: barriers(kernel)),
@@ -88,6 +92,7 @@ def _proven(
     if blocks is not None and flow.whole:
         own = lambda: _of_blocks(flow)  # noqa: E731
         findings.append(_asked("values", own, kernel, until))
+    notes = {SUMMED} if reference is not None and any(s.update for s in kernel.statements) else set[str]()
     if reference is not None and findings[-1] != Finding("values", PROVEN):
         findings = [finding for finding in findings if finding.rule != "values"]
         if flow.whole:
@@ -101,11 +106,12 @@ def _proven(
                 findings[-1] = _asked("values", again, kernel, until, known)
         else:
             findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
+        notes |= {BY_WAYS} if findings[-1] == Finding("values", PROVEN) else set()
     if kernel.again and (reference is None or findings[-1].answer != PROVEN):
         told = f"{next(iter(kernel.again.values()))}; whether it is the same value"
         open_race = Finding("races", UNDECIDED, told)
         findings = [open_race if f == Finding("races", PROVEN) else f for f in findings]
-    return findings, any(s.update for s in kernel.statements)
+    return findings, notes
 
 
 def _of_blocks(flow: Flow) -> Finding:

@@ -96,6 +96,8 @@ class _Reader(Accesses):
         self.threads = {}
         self.values |= held_in(func.body)
         self.present = self._present(func.body)
+        if self.blocks is not None and not self.blocks.are_of(func):
+            self.blocks = self.kernel.writing = None
         self.their_sizes = self.blocks.sizes_of(func) if self.blocks is not None else {}
         self.within = self.open_sizes.within(self.kernel.parameters)
         if not self._chosen(func.body):
@@ -226,6 +228,8 @@ class _Reader(Accesses):
     ) -> None:  # fmt: skip
         text, whole = self._text(), number_of(extent) or 0
         low, count = text.index(start), text.index(extent)
+        if not text.is_positive(start):
+            self.negative.add(hash(var))
         exact, rules = self.exact, len(self.rules)
         strides = strides_of(whole, self.cuts.get(hash(var), {})) if number_of(start) == 0 else (1,)
         dims, outer = [], whole
@@ -337,6 +341,8 @@ class _Reader(Accesses):
             var = stmt.buffer_var
             shape = tuple(self._shape(e) for e in stmt.extents)
             self._add(hash(var), str(var.name), shape, scope_of_var(var), str(stmt.dtype))
+        elif kind == "DeclBuffer" and (list(stmt.buffer.strides) or number_of(stmt.buffer.elem_offset)):
+            self.kernel.unread.append(f"a view: {stmt.buffer.name}")
         elif kind == "DeclBuffer" and memory_of(stmt.buffer) not in self.buffers:
             data = getattr(stmt, "data", None)
             seen = [hash(p) for p in parts_of(data) if kind_of(p) == "Var"] if data is not None else []

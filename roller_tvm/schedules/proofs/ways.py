@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from ...codegen.flat import called, kind_of
+from ...te.numbering import dtype_of_node
 
 #: Operations, the outermost first.
 Way = tuple[str, ...]
@@ -13,21 +15,25 @@ Ways = frozenset[Way]
 AS_IT_IS: Ways = frozenset({()})
 #: Steps of what decides which value is taken, and of what tells where it stands.
 CHOICE, INDEX = "choice", "index"
+#: The first of these where data decide.
+DATA = "choice by data"
 #: Operations of which it is the same which part stands left. One in the other is one with more parts.
 EITHER = ("Add", "Mul", "Max", "Min", "And", "Or")
-#: Largest number of float16, from which a constant is as good as infinite.
-LARGEST = 65504.0
+#: Largest numbers of types of values (float16, bfloat16, float32, float64, int32, int64), with which a maximum starts.
+LARGEST = (65504.0, 3.3895313892515355e38, 3.4028234663852886e38, 1.7976931348623157e308, 2147483648.0, 2.0**63, inf)
 #: Stands for the number of a loop that is a value, of which nothing is compared.
 PLACE = "a place"
 #: Constants.
 IMMEDIATE = ("FloatImm", "IntImm")
 #: These hand a value on.
-_SAME = ("Cast", "Broadcast", "Ramp", "Shuffle")
+_SAME = ("Broadcast", "Ramp", "Shuffle")
 
 
 def step_of(node: Any, number: int, parts: int) -> Way:
     """Return the step from a part of an expression, by its number, to the expression."""
     kind = kind_of(node)
+    if kind == "Cast":
+        return (f"to {dtype_of_node(node)}",)
     if kind in _SAME:
         return ()
     name = called(node) or kind
@@ -72,7 +78,8 @@ def is_neutral(number: str, way: Way) -> bool:
         return value == 0
     if way[-1:] == ("Mul",):
         return value == 1
-    return way[-1:] in (("Max",), ("Min",)) and abs(value) >= LARGEST and (value < 0) == (way[-1] == "Max")
+    first = way[-1:] in (("Max",), ("Min",)) and (value < 0) == (way[-1] == "Max")
+    return first and min(abs(value), abs(value + 1)) in LARGEST  # 2^31 - 1 is the largest of int32
 
 
 def text_of(ways: Ways) -> str:
