@@ -106,7 +106,7 @@ class Origins:
                 self._meetings_of(number, kernel.statements[s])
 
     def _apart(self) -> None:
-        """Note that statements of one tensor have constants of their own: no way tells which element has which."""
+        """Note constants that belong to some statements of a tensor alone: their elements are not compared."""
         for made in map(list, map(dict.values, self._own.values())):
             if any(numbers != made[0] for numbers in made):
                 self.unclear.add(f"which elements {sorted(set().union(*made))[0][0]} gets to")
