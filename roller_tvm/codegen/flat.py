@@ -356,6 +356,13 @@ def called(node: Any) -> str:
     return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
 
 
+def choice_of(node: Any) -> tuple[Any, ...]:
+    """Return the condition of a choice, its value where that holds and the other; nothing of another expression."""
+    if kind_of(node) == "Select":
+        return node.condition, node.true_value, node.false_value
+    return tuple(node.args) if called(node) == "if_then_else" else ()
+
+
 def our_function(node: Any) -> str:
     """Return the name of the function of `vector_functions.py` that an expression calls by its name; else ''."""
     text = str(getattr(node.args[0], "value", "")) if called(node) == "call_pure_extern" else ""

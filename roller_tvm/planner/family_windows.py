@@ -76,13 +76,11 @@ def window_family(
     extents, best = min(tried, key=lambda pair: pair[1].seconds / area(pair[0]))
     packs, wide = packs_of(best), extents[columns]
     found = {tuple(extents): best}
-    for narrow in [wide // part for part in NARROWER if wide // part > 1]:
-        own = [narrow if at == columns else extent for at, extent in enumerate(extents)]
+    narrow = [wide // part for part in NARROWER if wide // part > 1]
+    smaller = [[width if at == columns else extent for at, extent in enumerate(extents)] for width in narrow]
+    for own in (*smaller, tile(*PICTURE_TILE)):
         same = _first(plans(own), (packs,))
         found |= {tuple(own): same} if same is not None else {}
-    small = tile(*PICTURE_TILE)
-    same = _first(plans(small), (packs,))
-    found |= {tuple(small): same} if same is not None else {}
     found |= {tuple(ones): one[packs]}
     members = [
         Member(own, ranked, _many(own, ranked, rows, plans, register) / units)

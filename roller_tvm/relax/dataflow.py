@@ -6,7 +6,7 @@ of all after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -22,6 +22,7 @@ from ..rammer.partition import divided
 from ..te.nodes import unique
 from ..tir.nodes import key
 from .constants import is_constant
+from .modules import each_function
 
 #: Operators whose result is the memory of their operand, from its start.
 _VIEWS = ("relax.reshape", "relax.memory.view")
@@ -51,6 +52,17 @@ def writes_in_place(func: Any) -> bool:
     look = _InPlace()
     look.visit_expr(func)
     return look.found
+
+
+def rewritten(mod: Any, rewriter: Callable[[Any], Any]) -> Any:
+    """Return a module with its Relax functions as a mutator makes them; those that write in place stay.
+
+    Parameters
+    ----------
+    rewriter : function of a module
+        Returns the ``PyExprMutator``, a new one for each function.
+    """
+    return each_function(mod, lambda func: func if writes_in_place(func) else rewriter(mod).visit_expr(func), False)
 
 
 @dataclass(frozen=True, eq=False)

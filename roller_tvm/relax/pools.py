@@ -7,8 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .dataflow import writes_in_place
-from .modules import each_function
+from .dataflow import rewritten
 
 _POOLS = tuple(f"relax.nn.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3))
 
@@ -26,7 +25,7 @@ class PoolsOfPixels:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions rewritten."""
-        return each_function(mod, lambda f: f if writes_in_place(f) else _Rewriter(mod).visit_expr(f), False)
+        return rewritten(mod, _Rewriter)
 
 
 @relax.expr_functor.mutator

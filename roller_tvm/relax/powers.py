@@ -11,8 +11,7 @@ import tvm
 from tvm import relax
 
 from .constants import array_of
-from .dataflow import writes_in_place
-from .modules import each_function
+from .dataflow import rewritten
 
 #: Exponents that become products.
 EXPONENTS = (2, 3)
@@ -31,7 +30,7 @@ class PowersAsProducts:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions rewritten."""
-        return each_function(mod, lambda f: f if writes_in_place(f) else _Rewriter(mod).visit_expr(f), False)
+        return rewritten(mod, _Rewriter)
 
 
 @relax.expr_functor.mutator

@@ -12,9 +12,8 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import structurally_equal
-from .dataflow import writes_in_place
+from .dataflow import rewritten
 from .dead_code import without_dead_code
-from .modules import each_function
 
 
 @tvm.transform.module_pass(opt_level=0, name="SumsAsAdditions")
@@ -26,7 +25,7 @@ class SumsAsAdditions:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions rewritten."""
-        result = each_function(mod, lambda f: f if writes_in_place(f) else _Rewriter(mod).visit_expr(f), False)
+        result = rewritten(mod, _Rewriter)
         return result if result is mod else without_dead_code(result)
 
 

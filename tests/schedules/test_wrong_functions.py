@@ -127,41 +127,29 @@ def scripted():
                     a[vi] = T.float32(0)
                 a[vi] = a[vi] + x[vi, vk]
 
-    @T.prim_func(s_tir=True)
-    def halves(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
-        for i in range(4):
-            with T.sblock("a"):
-                vi = T.axis.spatial(4, i)
-                a[vi] = x[vi] * T.float32(2)
-        for i in range(4):
-            with T.sblock("b"):
-                vi = T.axis.spatial(4, i)
-                a[vi + 4] = x[vi + 4] * T.float32(3)
+    def halves(one, two):
+        @T.prim_func(s_tir=True)
+        def func(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
+            for i in range(4):
+                with T.sblock("a"):
+                    vi = T.axis.spatial(4, i)
+                    a[vi] = x[vi] * T.float32(one)
+            for i in range(4):
+                with T.sblock("b"):
+                    vi = T.axis.spatial(4, i)
+                    a[vi + 4] = x[vi + 4] * T.float32(two)
 
-    @T.prim_func(s_tir=True)
-    def turned(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
-        for i in range(4):
-            with T.sblock("a"):
-                vi = T.axis.spatial(4, i)
-                a[vi] = x[vi] * T.float32(3)
-        for i in range(4):
-            with T.sblock("b"):
-                vi = T.axis.spatial(4, i)
-                a[vi + 4] = x[vi + 4] * T.float32(2)
+        return func
 
-    @T.prim_func(s_tir=True)
-    def floored(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
-        for i in range(8):
-            with T.sblock("a"):
-                vi = T.axis.spatial(8, i)
-                a[vi] = x[T.floordiv(vi - 5, 2) + 3] * T.float32(2)
+    def divided(quotient):
+        @T.prim_func(s_tir=True)
+        def func(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
+            for i in range(8):
+                with T.sblock("a"):
+                    vi = T.axis.spatial(8, i)
+                    a[vi] = x[quotient(vi - 5, 2) + 3] * T.float32(2)
 
-    @T.prim_func(s_tir=True)
-    def truncated(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
-        for i in range(8):
-            with T.sblock("a"):
-                vi = T.axis.spatial(8, i)
-                a[vi] = x[T.truncdiv(vi - 5, 2) + 3] * T.float32(2)
+        return func
 
     @T.prim_func(s_tir=True)
     def held(x: T.Buffer((8,), "float32"), a: T.Buffer((8,), "float32")):
@@ -188,8 +176,9 @@ def scripted():
 
     return {
         "an output that is not written": (two, one), "the last value counts": (last, first),
-        "each other term": (stepped, whole), "constants of halves exchanged": (halves, turned),
-        "a quotient of numbers below 0": (floored, truncated), "a constant written through a view": (held, by_a_view),
+        "each other term": (stepped, whole), "constants of halves exchanged": (halves(2, 3), halves(3, 2)),
+        "a quotient of numbers below 0": (divided(T.floordiv), divided(T.truncdiv)),
+        "a constant written through a view": (held, by_a_view),
     }  # fmt: skip
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from roller_bench.figures import NETWORKS, ROOT, add_out, names, tell
 from roller_bench.figures.plan_against import process_in, tree_of
-from roller_bench.running import keep_inputs
+from roller_bench.running import keep_inputs, read_inputs, relative_error
 from roller_bench.zoo import Prepared, onnx_model
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError
 from roller_tvm.folders import work_folder
+from roller_tvm.stats import geomean
 
 #: Builds a model, runs it for some seconds, a line each; the first call of both keeps the outputs.
 RUNNER = """
@@ -83,12 +81,9 @@ def both_times(tree: Path, model: Prepared, turns: int, seconds: float) -> tuple
 
 
 def _compare(title: str, then: Path, now: Path) -> None:
-    with np.load(then) as old, np.load(now) as new:
-        for name in old.files:
-            largest = float(np.abs(old[name]).max(initial=0.0))
-            apart = float(np.abs(old[name] - new[name]).max(initial=0.0))
-            if not apart <= CLOSE * max(largest, 1e-30):
-                raise MeasureError(f"outputs differ by {apart:.2g} of {largest:.2g}", title, "look for the wrong one")
+    expected, found = (list(read_inputs(path).values()) for path in (then, now))
+    if (error := relative_error(found, expected)) > CLOSE:
+        raise MeasureError(f"outputs differ by {error:.2g} of the largest", title, "look for the wrong one")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -101,7 +96,6 @@ def _run(args: argparse.Namespace) -> int:
             ratios.append(ratio := then / now)
             lines.append(f"{model.title}: {then * 1e3:.2f} ms then, {now * 1e3:.2f} now: {ratio:.2f} times as fast")
             print(lines[-1], flush=True)
-    mean = math.exp(statistics.mean(math.log(ratio) for ratio in ratios))
-    lines.append(f"geometric mean {mean:.2f}, least {min(ratios):.2f}")
+    lines.append(f"geometric mean {geomean(ratios):.2f}, least {min(ratios):.2f}")
     tell("\n".join([f"{cpu_device()}; python -m roller_bench models-against {args.commit}", *lines]), args.out)
     return 0

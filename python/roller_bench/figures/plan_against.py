@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from roller_bench.figures import NETWORKS, OPERATORS, ROOT, names
 from roller_bench.zoo import Prepared, onnx_model
 from roller_tvm.children import python
 from roller_tvm.errors import BadInput
+from roller_tvm.stats import geomean
 
 #: Begins a process of another tree, to which an editable installation would lend this checkout's folders.
 WITHOUT_THIS_CHECKOUT = """
@@ -195,7 +195,7 @@ def _summary(times: Sequence[tuple[float, float]]) -> str:
     if not times:
         return "no operator that both plan"
     before, after = ([t * 1e3 for t in side] for side in zip(*times, strict=True))
-    mean = math.exp(statistics.mean(math.log(a / b) for a, b in times))
+    mean = geomean(a / b for a, b in times)
     median, most = (tuple(f"{of(side):.1f}" for side in (before, after)) for of in (statistics.median, max))
     return (
         f"{len(times)} operators, CPU time: median {' to '.join(median)} ms, most {' to '.join(most)} ms; "

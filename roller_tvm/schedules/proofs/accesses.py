@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.flat import access_of, called, is_load, kind_of, number_of, parts_of
+from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, number_of, parts_of
 from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
@@ -167,8 +167,8 @@ class Accesses(Naming):
             if known is None and dtype_of_node(node).startswith(("float", "bfloat")):
                 self.kernel.unread.append(f"a number that is given: {node}")
             return None if known is None else self._loads(known, rules, exact, way, found)
-        if kind == "Select" or called(node) == "if_then_else":
-            condition, yes, no = (node.condition, node.true_value, node.false_value) if kind == "Select" else node.args
+        if choice := choice_of(node):
+            condition, yes, no = choice
             parts: list[Tree] = []
             reads = self._reads(condition)
             self._loads(condition, rules, exact, joined(way, (DATA if reads else CHOICE,)), found)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...codegen.flat import called, is_load, kind_of, number_of
+from ...codegen.flat import called, choice_of, is_load, kind_of, number_of
 from ...te.numbering import dtype_of_node
 from .digits import address, part_of
 from .folds import Folding
@@ -68,8 +68,8 @@ class Text:
             own = dtype_of_node(node)
             # A place fits 32 bits: TVM narrows to them where it does.
             return self._any(node) if own in _NARROW and own != dtype_of_node(node.value) else self.index(node.value)
-        if kind == "Select" or called(node) == "if_then_else":
-            return self._choice(node)
+        if choice := choice_of(node):
+            return self._choice(*choice)
         if is_load(node) and (known := held_at(node, self.values)) is not None:
             return self.index(known)
         name = called(node)
@@ -131,10 +131,7 @@ class Text:
             return self.is_positive(node.a) and self.is_positive(node.b)
         return kind == "Cast" and self.is_positive(node.value)
 
-    def _choice(self, node: Any) -> str:
-        condition, yes, no = (
-            (node.condition, node.true_value, node.false_value) if kind_of(node) == "Select" else node.args
-        )
+    def _choice(self, condition: Any, yes: Any, no: Any) -> str:
         name = self._new()
         holds, fails = self.condition(condition), self.condition(condition, holds=False)
         self.rules.append(f"(({holds} and {name} = {self.index(yes)}) or ({fails} and {name} = {self.index(no)}))")

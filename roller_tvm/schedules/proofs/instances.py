@@ -37,25 +37,25 @@ def same_instances(flow: Flow) -> str:
 class _Instances:
     def __init__(self, flow: Flow) -> None:
         self.flow, self.kernel, self.isl = flow, flow.kernel, library()
-        params = [b for b in self.kernel.buffers if b.parameter]
-        self.positions = {buffer.number: n for n, buffer in enumerate(params)}
+        self.params = [b for b in self.kernel.buffers if b.parameter]
+        self.positions = {buffer.number: n for n, buffer in enumerate(self.params)}
         self.todo: list[Statement] = []
         self.copies = 0  # around the present one
         self.seen: set[int] = set()
 
     def outputs(self) -> None:
         """Compare all outputs, then what reaches them."""
-        for memory, position in self.positions.items():
-            wanted = None if self.kernel.writing is None else self.kernel.writing(position)
-            if wanted is not None and memory not in self.flow.finals:
-                raise _Open(f"{wanted.name}, which is not written")
         if not self.flow.finals:
             raise _Open("no outputs")
-        for number, final in self.flow.finals.items():
-            buffer = next(b for b in self.kernel.buffers if b.number == number)
-            block = None if self.kernel.writing is None else self.kernel.writing(self.positions[number])
+        for position, buffer in enumerate(self.params):
+            block = None if self.kernel.writing is None else self.kernel.writing(position)
+            final = self.flow.finals.get(buffer.number)
             if block is None:
+                if final is None:  # an input
+                    continue
                 raise _Open(f"{buffer.name}, which no block writes")
+            if final is None:
+                raise _Open(f"{block.name}, which is not written")
             elements = box_of(buffer, self.kernel).set_tuple_name("F").identity()
             self._gets(by_target(final), elements.set_tuple_name(self.isl.dim_type.out, block.space), block)
         while self.todo:

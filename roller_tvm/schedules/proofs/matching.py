@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.dialect import dialect_here
-from ...codegen.flat import access_of, called, is_load, kind_of, parts_of
+from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, parts_of
 from ...te.numbering import dtype_of_node
 from .accesses import Accesses, closed, direct_parts
 from .blocks import Block, Blocks, same
@@ -188,7 +188,7 @@ class _Match:
                 raise _Apart(f"a sum in place, {wanted}")
             wanted = self._with(block, self._axes_of(block, access_of(wanted)[1]), block.store.value)
         kind = kind_of(own)
-        if _is_choice(own) or _is_choice(wanted):
+        if choice_of(own) or choice_of(wanted):
             self._choice(own, wanted)
             return
         places = not self._has_values(own) and not self._has_values(wanted)
@@ -217,7 +217,7 @@ class _Match:
 
     def _choice(self, own: Any, wanted: Any) -> None:
         """Compare choices by one condition, or each side of a choice by places with the other value."""
-        (condition, *parts), (other, *others) = _choice_of(own), _choice_of(wanted)
+        (condition, *parts), (other, *others) = (choice_of(node) or (None,) for node in (own, wanted))
         rules = [self._rule(condition), self._rule(other)]
         if parts and others and None in rules:  # by data
             self._parts(condition, other)
@@ -308,14 +308,3 @@ def _as(value: Any, var: Any) -> Any:
 
 def _are_ints(a: Any, b: Any) -> bool:
     return all(dtype_of_node(node).startswith("int") for node in (a, b))
-
-
-def _is_choice(node: Any) -> bool:
-    return kind_of(node) == "Select" or called(node) == "if_then_else"
-
-
-def _choice_of(node: Any) -> list[Any]:
-    """Return a choice's condition and its two values; None alone if an expression is none."""
-    if not _is_choice(node):
-        return [None]
-    return [node.condition, node.true_value, node.false_value] if kind_of(node) == "Select" else list(node.args)
