@@ -15,7 +15,7 @@ from .inlined_size import LARGEST, size_with
 from .tensorir_copies import realize_of
 from .tensorir_finishing import Finishing
 from .tensorir_merging import Merged, axes_of
-from .tensorir_packing import index_map, mark_packed
+from .tensorir_packing import index_map, mark_packed, zero_behind
 from .unchecked import Unchecked
 
 
@@ -266,7 +266,8 @@ class TirApplier(Finishing):
             raise self._error(f"'{step}': block '{step.reader}' does not read '{step.stage}'")
         at = reads.index(wanted)
         constant = None if copied else self.schedule.cache_read(block, at, "global", consumer_blocks=[block])
-        self.schedule.transform_layout(block, ("read", at), index_map(step))
+        zero = zero_behind(step, buffer_of(self.schedule.get(block).reads[at]))
+        self.schedule.transform_layout(block, ("read", at), index_map(step), zero)
         if constant is not None:
             mark_packed(self.schedule, constant)
 

@@ -7,6 +7,7 @@ the module is built. In a function that is built without these passes, the packi
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from ..roller.steps import Pack
@@ -42,6 +43,16 @@ def index_map(step: Pack) -> Callable[..., list[Any]]:
         return found
 
     return digits
+
+
+def zero_behind(step: Pack, buffer: Any) -> Any | None:
+    """Return the zero behind a packed tensor's edge; None if digits make up no more than it has."""
+    from tvm import tirx
+
+    digits = list(zip(step.dims, step.lengths, strict=True))
+    sizes = [prod(length for of, length in digits if of == dim) for dim in range(len(buffer.shape))]
+    over = any(size > int(extent) for size, extent in zip(sizes, buffer.shape, strict=True))
+    return tirx.const(0, str(buffer.dtype)) if over else None
 
 
 def mark_packed(schedule: Any, block: Any) -> None:

@@ -7,8 +7,9 @@ Operands can be read in three ways:
 - Turned: ``A B^T`` with a B that is no constant. Its vectors would be gathered, element by element, for every
   multiply-add of a column. If panels of it are copied, and turned on the way, they are loaded. The schedule then has to
   change the layout of a copy (see ``features``).
-- Constants as stored, for products whose columns no vectors divide: 1000 columns are not a multiple of 16; in vectors
-  of 10, a third of the lanes is idle. Vectors then stand over the edge.
+- Constants over the edge, for products whose columns no vectors divide: 1000 columns are not a multiple of 16; in
+  vectors of 10, a third of the lanes is idle. Vectors then stand over the edge, of constants packed with zeros behind
+  their last column, or of constants as stored where a schedule cannot pack them so (see ``features``).
 
 Shapes of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i`` inside a register tile)::
 
@@ -54,6 +55,9 @@ from .cpu_tiles import UNROLLED_LOADS, Grid, register_tiles, row_vectors
 from .kinds import WINDOW, Kind
 from .packing import pack_constants, pack_copy
 from .recipe import Candidate, Context, CpuRecipe, Fit, Pair, Report
+
+#: Choice of an rProgram whose register tiles stand over the edge of constants packed with zeros.
+PADDED = "padded"
 
 
 class CpuTiled(CpuRecipe):
@@ -113,7 +117,7 @@ class Reading:
 
 
 def readings_of(ctx: Context) -> Iterator[Reading]:
-    """Yield the ways to read a nest's operands: as they are or in panels, turned panels, constants as stored."""
+    """Yield the ways to read a nest's operands: as they are or in panels, turned panels, constants over the edge."""
     g = ctx.geometry
     if not g.spatial or not g.operands:
         return
@@ -122,8 +126,8 @@ def readings_of(ctx: Context) -> Iterator[Reading]:
         return
     if ctx.features.turned_copies and (turned := turned_search(ctx)) is not None:
         yield Reading(turned[0], [turned[1]])
-    if (stored := stored_search(ctx)) is not None:
-        yield Reading(stored[0], [frozenset()], stored[1])
+    if (over := over_edge_search(ctx)) is not None:
+        yield Reading(over[0], [frozenset()], over[1])
 
 
 def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
@@ -136,20 +140,23 @@ def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
     return [frozenset(), *(frozenset({name}) for name in spread), *together]
 
 
-def stored_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
-    """Return a context in which constants stay as stored, and its register tiles; None if packed constants serve as
-    well.
+def over_edge_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
+    """Return a context in which constants may be read over their edge, and its register tiles; None if other packed
+    constants serve as well.
+
+    They are packed with zeros behind their edge, or stay as stored where schedules cannot do so.
 
     Examples
     --------
     >>> from roller_tvm.device import cpu_device
     >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.micro_perf.geometry import Geometry
-    >>> stored_search(Context(Geometry.of(matmul(m=64, n=521, k=64), "matmul"), cpu_device(), None, 0.0)) is None
+    >>> over_edge_search(Context(Geometry.of(matmul(m=64, n=521, k=64), "matmul"), cpu_device(), None, 0.0)) is None
     True
     """
     g, last = ctx.geometry, ctx.geometry.vector_axis
-    if last is None or not any(op.constant and last in op.axes for op in g.operands):
+    constants = [op for op in g.operands if op.constant and last in op.axes]
+    if last is None or not constants:
         return None
     rates = ctx.rates
     if not g.extents[last] % rates.lanes:
@@ -161,7 +168,8 @@ def stored_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
     if not tiles.shape[1]:
         return None
     ctx.considered += looked.considered
-    return stored, tiles
+    padded = ctx.features.padded_constants and all(_element_by_element(g, op) for op in constants)
+    return (ctx if padded else stored), tiles
 
 
 def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
@@ -178,17 +186,18 @@ def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
     last = geometry.vector_axis
     if last is None:
         return ()
-    names = [op.name for op in geometry.operands]
     looped = {i for i in geometry.spatial if geometry.extents[i] > 1}
-
-    def plain(op: Operand) -> bool:
-        whole = all(len(dim) == 1 and dim[0][1] == 1 for dim in op.dims) and op.plain and not op.divided
-        return whole and not op.constant and names.count(op.name) == 1
-
     return tuple(
         op for op in geometry.operands
-        if last in op.axes and op.stride_of(last) != 1 and looped - op.axes and plain(op)
+        if last in op.axes and op.stride_of(last) != 1 and looped - op.axes
+        and not op.constant and _element_by_element(geometry, op)
     )  # fmt: skip
+
+
+def _element_by_element(geometry: Geometry, op: Operand) -> bool:
+    """Return whether an operand is stored as it is read, and read once."""
+    whole = all(len(dim) == 1 and dim[0][1] == 1 for dim in op.dims) and op.plain and not op.divided
+    return whole and sum(other.name == op.name for other in geometry.operands) == 1
 
 
 def turned_search(ctx: Context) -> tuple[Context, frozenset[str]] | None:
@@ -206,8 +215,11 @@ def tiled_program(
 ) -> RProgram:
     """Return the rProgram of recipe cpu.tiled with these tiles, whatever its predicted time."""
     tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
-    choices = tuple((f"order:{ctx.geometry.axes[axis]}", n) for n, axis in enumerate(order))
+    g = ctx.geometry
+    choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
     choices += row_vectors(ctx, tile) + _unrolled_window(ctx, tile)
+    if any(op.constant and g.extents[i] % tile[i] for op in g.operands for i in op.axes if i in g.spatial):
+        choices += ((PADDED, 1),)
     return ctx.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
 
 
@@ -284,7 +296,7 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     steps.append(ComputeAt(inner, out, middle[-1]))
     steps += _micro_kernel(inner, anchor, program, expression, [at for at, _ in ranked])
     trips = _trips(expression, anchor, program, [at for at, _ in ranked])
-    steps += pack_constants(expression, anchor, inner, trips)
+    steps += pack_constants(expression, anchor, inner, trips, bool(program.choice(PADDED)))
     for name in program.staged:
         packed, dimension = f"{name}.packed", _vector_dimension(anchor, name)
         at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loop}.m") for at, loop in ranked]) or whole
@@ -371,7 +383,7 @@ def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order
     spatial = [a.name for a in anchor.spatial]
     reduce = _streamed(expression, anchor, [a.name for a in anchor.reduce])
     unrolled = {name: program.choice(f"unroll:{name}", 1) for name in reduce}
-    found = [(a.name, a.extent // chunk[a.name]) for a in anchor.spatial]
+    found = [(a.name, -(-a.extent // chunk[a.name])) for a in anchor.spatial]
     found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
     found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]
     rows = [(spatial[at], tile[spatial[at]]) for at in _rows_first(anchor)[:-1]]

@@ -12,7 +12,7 @@ from ..roller.steps import Pack
 
 
 def pack_constants(
-    expression: TensorExpression, anchor: Stage, reader: str, loops: Sequence[tuple[str, int]]
+    expression: TensorExpression, anchor: Stage, reader: str, loops: Sequence[tuple[str, int]], padded: bool = False
 ) -> list[Pack]:
     """Return a step for each constant operand that the anchor reads element by element.
 
@@ -24,6 +24,8 @@ def pack_constants(
         Name of the stage that reads, once it is a copy of the anchor.
     loops : sequence of (axis, trips)
         The reader's loops, outermost first; a split axis occurs once per part.
+    padded : bool
+        Whether loops may go over the edge of a constant, where zeros are.
 
     Examples
     --------
@@ -42,7 +44,7 @@ def pack_constants(
             continue
         if sum(a.tensor == access.tensor for stage in expression.stages for a in stage.reads) > 1:
             continue
-        steps += _packed(access, tensor.shape, access.tensor, reader, loops)
+        steps += _packed(access, tensor.shape, access.tensor, reader, loops, padded)
     return steps
 
 
@@ -57,13 +59,16 @@ def pack_copy(
 
 
 def _packed(
-    access: Access, shape: tuple[int, ...], stage: str, reader: str, loops: Sequence[tuple[str, int]]
-) -> list[Pack]:
-    found = [digit for digit in _digits(access, shape, loops) or () if digit[1] > 1]
+    access: Access, shape: tuple[int, ...], stage: str, reader: str, loops: Sequence[tuple[str, int]],
+    padded: bool = False,
+) -> list[Pack]:  # fmt: skip
+    found = [digit for digit in _digits(access, shape, loops, padded) or () if digit[1] > 1]
     return [Pack(stage, reader, tuple(d for d, _ in found), tuple(n for _, n in found))] if found else []
 
 
-def _digits(access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]]) -> list[tuple[int, int]] | None:
+def _digits(
+    access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]], padded: bool
+) -> list[tuple[int, int]] | None:
     """Return dimension and trips of each loop that moves the access; None if they are no digits of its indices."""
     dimension: dict[str, int] = {}
     for d, index in enumerate(access.indices):
@@ -85,6 +90,6 @@ def _digits(access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, i
                 return None
             size[axis] = size.get(axis, 1) * trips
             below *= trips
-        if below != shape[d]:
+        if below < shape[d] or below > shape[d] and not padded:
             return None
     return [(dimension[axis], trips) for axis, trips in found]

@@ -36,6 +36,8 @@ class Features:
         since results change.
     turned_copies : bool
         Copies whose dimensions are in another order than the tensor's (on CPUs).
+    padded_constants : bool
+        Constants packed with zeros behind their last column (on CPUs).
     uneven_lanes : bool
         Reductions in a number of lanes that does not divide them (on CPUs).
     open_sides : bool
@@ -53,6 +55,7 @@ class Features:
     dynamic_shared: bool = False
     tf32: bool = False
     turned_copies: bool = False
+    padded_constants: bool = False
     uneven_lanes: bool = False
     open_sides: bool = False
 
@@ -65,7 +68,8 @@ class Features:
     def of_tensor_ir(cls, device: DeviceSpec, tf32: bool = False) -> Features:
         """Return the features of TensorIR on a device."""
         if device.kind == "cpu":
-            return cls(turned_copies=True, uneven_lanes=_whole_vectors(device))
+            whole = _whole_vectors(device)
+            return cls(turned_copies=True, padded_constants=whole, uneven_lanes=whole)
         arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
         if device.kind != "gpu" or arch is None or int(arch[1]) < _FIRST_ARCH:
             return cls()

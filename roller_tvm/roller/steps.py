@@ -134,7 +134,8 @@ class Pack(Step):
     A constant is laid out when the module is built.
 
     Dimension k of the new layout is a digit of length ``lengths[k]`` of the index along dimension ``dims[k]``;
-    digits of one dimension stand in order, the most significant first.
+    digits of one dimension stand in order, the most significant first. Where they make up more than the dimension
+    has, the rest is zeros (constants alone).
 
     ``w[o, i]``  ->  ``w.packed[o // 16, i, o % 16]`` for dims (0, 1, 0), lengths (O / 16, I, 16)
     """

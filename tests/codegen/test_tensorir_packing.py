@@ -92,6 +92,33 @@ def test_packed_it_computes_the_same(name):
     assert packs
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+@pytest.mark.parametrize(("m", "n"), [(12, 521), (1, 50), (3, 17)])
+def test_constants_packed_with_zeros_behind_their_edge(m, n, dtype):
+    a, b = te.placeholder((m, 24), dtype, "a"), te.placeholder((24, n), dtype, "b")
+    k = te.reduce_axis((0, 24), "k")
+    wide = "int32" if dtype == "int8" else dtype
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, k].astype(wide) * b[k, j].astype(wide), k), "c")
+    func = te.create_prim_func([a, b, c])
+    reading = read_prim_func(func, constants=(1,))
+    inputs = [RNG.integers(-9, 9, [int(e) for e in t.shape]).astype(dtype) for t in (a, b)]
+    wanted = inputs[0].astype(wide) @ inputs[1].astype(wide)
+    found = 0
+    for ranked in construct(reading.expression, CPU, 30, Features.of_tensor_ir(CPU)).plans:
+        steps = lower(ranked.plan)
+        if not any(program.choice("padded") for program in ranked.plan.programs):
+            continue
+        found += 1
+        kernel, packed = split_packing(apply_steps_tir(func, reading, steps).mod["main"], dict(enumerate(inputs)), HERE)
+        assert packed[1].size > inputs[1].size and np.count_nonzero(packed[1]) == np.count_nonzero(inputs[1])
+        result = tvm.runtime.tensor(np.full((m, n), 77, wide))
+        tvm.compile(tvm.IRModule({"main": kernel}), HERE)(*map(tvm.runtime.tensor, packed.values()), result)
+        np.testing.assert_array_equal(result.numpy(), wanted)
+        if found == 2:
+            return
+    assert found
+
+
 def test_digits_are_those_of_the_array_reshaped():
     step = Pack("w", "conv", (0, 1, 0, 1), (4, 2, 8, 3))
     weights = RNG.integers(0, 99, (32, 6))
