@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..ir import Stage, TensorExpression, dtype_bytes
 from ..ir.pattern import is_contraction
+from ..micro_perf.cpu_caches import passing_seconds
 from ..roller.features import NO_FEATURES, Features
 from .construct import construct
 from .construction import RankedPlan
 from .family_batches import batch_family
+from .family_blocks import block_family
 from .family_values import (
     FEW,
     LARGE,
@@ -73,6 +76,8 @@ def plan_families(
     (1,)
     """
     planning = _Planning(operator, tuple(axes), tuple(sliced), device, features)
+    if (blocks := planning.blocks()) is not None:
+        yield blocks
     if planning.product:
         rest = planning.products([likely] * len(axes) if isinstance(likely, int) else likely)
     else:
@@ -170,6 +175,27 @@ class _Planning:
         if len(long) < SIDES or (weights and not long - frozenset().union(*weights)):
             return None  # an element without pixels is a row of a product, or of several
         return batch_family(self.axes[0], lambda n: self._plans([n]), self.device.launch_overhead_us * 1e-6)
+
+    def blocks(self) -> PlanFamily | None:
+        """Return the family of blocks of an operator of several sums; None if no block stays in a core's cache."""
+        if self.sliced != (True,) or not self.of_output[0]:
+            return None
+        alone = replace(self.device, units=1)
+
+        def size(stages: Sequence[Stage]) -> int:
+            return sum(prod(a.extent for a in s.spatial) * dtype_bytes(s.dtype) for s in stages)
+
+        def near(ranked: RankedPlan) -> bool:
+            """Return whether sums hand on more than the operator returns, in a core's cache."""
+            stages, programs = ranked.plan.expression, ranked.plan.programs
+            between = size([stages.stage(p.output) for p in programs[:-1]])
+            sums = [p for p in programs if stages.stage(p.anchor).reduce]
+            return len(sums) > 1 and between > size([stages.output]) and not passing_seconds(between, self.device)
+
+        def plans(elements: int) -> list[RankedPlan]:
+            return [p for p in self._plans([elements], alone) if near(p)]
+
+        return block_family(self.axes[0], plans, self.device.units)
 
     def products(self, likely: Sequence[int]) -> Iterator[PlanFamily]:
         """Yield families for a product: register tiles that are best for a large size, moved along the axes."""

@@ -201,16 +201,35 @@ def rules_for(sliced: Sequence[bool], members: Sequence[Member]) -> tuple[Rule, 
         tile = members[n].extents[axis]
         return members[n].seconds(ceil(size / tile)) if tile <= size else inf
 
-    def best(size: int) -> int:
-        return min(range(len(members)), key=lambda n: (seconds(n, size), n))
+    return tuple(Rule(n, ((axis, first, last),)) for n, first, last in ranges(len(members), seconds))
 
-    rules: list[Rule] = []
+
+def ranges(count: int, seconds: Callable[[int, int], float]) -> list[tuple[int, int, int | None]]:
+    """Return ranges of sizes, the last one open: a member, the first and the last size that it serves.
+
+    Parameters
+    ----------
+    count : int
+        Of members.
+    seconds : function of member and size
+        Infinite if a member does not serve a size.
+
+    Examples
+    --------
+    >>> ranges(2, lambda n, size: (0.9 * size, 4.0)[n])
+    [(0, 1, 4), (1, 5, None)]
+    """
+
+    def best(size: int) -> int:
+        return min(range(count), key=lambda n: (seconds(n, size), n))
+
+    found: list[tuple[int, int, int | None]] = []
     first, own = 1, best(1)
     for size in range(2, EACH + 1):
         if seconds(own, size) > TOLERATED * seconds(best(size), size):
-            rules.append(Rule(own, ((axis, first, size - 1),)))
+            found.append((own, first, size - 1))
             first, own = size, best(size)
-    return (*rules, Rule(own, ((axis, first, None),)))
+    return [*found, (own, first, None)]
 
 
 def merged(step: Pack) -> Pack:

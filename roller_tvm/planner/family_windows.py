@@ -11,7 +11,7 @@ from math import ceil, inf
 
 from ..roller.steps import Pack
 from .construction import RankedPlan
-from .family_values import EACH, MANY, TOLERATED, Member, PlanFamily, Rule, packs_of
+from .family_values import MANY, Member, PlanFamily, Rule, packs_of, ranges
 
 #: Rows of a tile, columns in register tiles; the tile of a small picture.
 HEIGHTS, REGISTERS, PICTURE_TILE = (4, 8), (1, 2), (2, 4)
@@ -125,12 +125,6 @@ def _rules(members: Sequence[Member], rows: int | None, columns: int, units: int
             wide = members[n].extents[columns]
             return inf if wide > size else ceil(size / wide) * of_column[n]
 
-        start, own = 1, min(range(len(members)), key=lambda n: (seconds(n, 1), n))
-        for size in range(2, EACH + 1):
-            best = min(range(len(members)), key=lambda n: (seconds(n, size), n))
-            if seconds(own, size) > TOLERATED * seconds(best, size):
-                rules.append(Rule(own, (*limits, (columns, start, size - 1))))
-                start, own = size, best
-        rules.append(Rule(own, (*limits, (columns, start, None))))
+        rules += [Rule(n, (*limits, (columns, low, high))) for n, low, high in ranges(len(members), seconds)]
         first //= 2
     return tuple(rules)

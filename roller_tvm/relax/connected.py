@@ -19,7 +19,8 @@ from tvm import relax
 
 from ..device import DeviceSpec
 from ..errors import RollerError
-from ..micro_perf.cpu_constants import CACHE_SHARE, SERIAL_LAUNCH
+from ..micro_perf.cpu_caches import passing_seconds
+from ..micro_perf.cpu_constants import SERIAL_LAUNCH
 from ..rammer.functions import Call
 from ..rammer.rkernels import part_of
 from ..tir.nodes import key, parameters
@@ -48,8 +49,6 @@ GAIN = 1.1
 EAGER = 1 / FEWER
 #: Least bytes between the calls, in those that they read and write beside: what connecting them saves, at most.
 BETWEEN = 0.5
-#: Times that a tensor that leaves the core's caches is moved: read before it is written, written, read.
-PASSES = 3
 #: Fewest elements of a block along the axis that is cut.
 ROWS = 8
 
@@ -322,35 +321,6 @@ class ConnectTiles:
     def _seconds(self, given: Any) -> float:
         """Return the predicted seconds of a function as a kernel of its own."""
         return seconds_alone(given, self.device) or 0.0
-
-
-def passing_seconds(size: float, device: DeviceSpec) -> float:
-    """Return the seconds that a core takes to hand a tensor of its own on to its next kernel, beside both kernels.
-
-    What fits its own caches costs nothing. Else it is written to the nearest memory that holds it, which reads each
-    line before (write-allocate), and read again. Plans count such traffic as hidden behind arithmetic; of stores it is
-    not (measured on an Intel server: scores of 8 x 1500 x 1500 and their softmax, 72 MB each, take 33.4 ms where the
-    plans say 16.6 and this adds 13.5).
-
-    Parameters
-    ----------
-    size : float
-        Bytes a core.
-
-    Examples
-    --------
-    >>> from roller_tvm.device import device_for_target
-    >>> device = device_for_target("llvm -mcpu=haswell -num-cores=2")
-    >>> passing_seconds(1000, device), passing_seconds(1e9, device) == 3e9 * 2 / device.far.bandwidth_gbps / 1e9
-    (0.0, True)
-    """
-    for level in reversed(device.levels[:-1]):
-        own = level.capacity_bytes / (device.units if level.scope == "device" else 1)
-        if own * CACHE_SHARE >= size:
-            if level.scope != "device":
-                return 0.0
-            return PASSES * size * device.units / level.bandwidth_gbps / 1e9
-    return PASSES * size * device.units / device.far.bandwidth_gbps / 1e9
 
 
 def _names(calls: Sequence[Call]) -> str:

@@ -1,7 +1,8 @@
-"""Winograd's algorithm for pictures with open sides: transforms, products and the picture as kernels of their own.
+"""Winograd's algorithm for pictures with open sides: two kernels, of squares and of the picture.
 
-One kernel of all, as for known sides, would read tiles of squares in parts of open rows and columns. Here each kernel
-has whole axes, of the squares or of the picture. Squares go over the edge: the last kernel leaves out what is behind.
+Squares of all images are one open axis of the first. Its tiles are some squares each, so that what lies between its
+sums stays in a core's cache (`planner/family_blocks.py`). Squares go over the edge, the second
+kernel leaves out the pixels behind it. Element-wise operators are fused into that one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, topi
+from tvm import relax, te
 
 from ..te.winograd import WINDOW, constant, matrices
 from ..tir.nodes import analyzer_of_tvm
@@ -39,60 +40,48 @@ def open_winograd(
         Rows and columns of a square.
     """
 
-    def called(name: str, pattern: int, made: Callable[..., Any], *arguments: Any) -> Any:
-        return builder.call_te(made, *arguments, primfunc_name_hint=name, primfunc_attrs={"op_pattern": pattern})
-
-    def emitted(made: Callable[..., Any], *arguments: Any) -> Any:
-        return builder.emit(called(f"winograd_{made.__name__}", _OPAQUE, made, *arguments))
-
     sides = _Sides.of(data, conv, arrangement, tile)
     edge, channels, filters = tile + WINDOW - 1, conv.data[1], conv.weights[0]
     a, b, _ = matrices(tile)
 
-    def squares(data: Any) -> Any:
-        padded = sides.padded(data)
-        there = constant(b.astype(conv.dtype), "there")
-        p, q = te.reduce_axis((0, edge), name="p"), te.reduce_axis((0, edge), name="q")
+    def squares(data: Any, weights: Any) -> Any:
+        def pixel(t: Any, y: Any, x: Any, ch: Any) -> Any:
+            return sides.pixel(data, t, y, x, ch)
 
-        def square(x: Any, y: Any, n: Any, i: Any, j: Any, c: Any) -> Any:
-            value = padded[arrangement.place(n, c, i * tile + p, j * tile + q)]
-            return te.sum(value * there[x, p] * there[y, q], axis=[p, q])
-
-        shape = (edge, edge, sides.images, sides.down, sides.right, channels)
-        return te.compute(shape, square, name="transformed")
-
-    def products(moved: Any, weights: Any) -> Any:
+        there, back = (constant(matrix.astype(conv.dtype), name) for matrix, name in ((b, "there"), (a, "back")))
+        p, q, r, s = (te.reduce_axis((0, edge), name=name) for name in "pqrs")
         c = te.reduce_axis((0, channels), name="rc")
-        return te.compute(
+        read = te.compute((sides.count, edge, edge, channels), pixel, name="read")
+        moved = te.compute(
+            (edge, edge, sides.count, channels),
+            lambda x, y, t, ch: te.sum(read[t, p, q, ch] * there[x, p] * there[y, q], axis=[p, q]),
+            name="transformed",
+        )
+        multiplied = te.compute(
             (edge, edge, sides.count, filters),
             lambda x, y, t, f: te.sum(moved[x, y, t, c] * weights[x, y, c, f], axis=[c]),
             name="product",
         )
-
-    def returned(multiplied: Any) -> Any:
-        back = constant(a.astype(conv.dtype), "back")
-        r, s = te.reduce_axis((0, edge), name="r"), te.reduce_axis((0, edge), name="s")
-
-        def square(u: Any, v: Any, n: Any, i: Any, j: Any, f: Any) -> Any:
-            at = (n * sides.down + i) * sides.right + j
-            return te.sum(multiplied[r, s, at, f] * back[r, u] * back[s, v], axis=[r, s])
-
-        shape = (tile, tile, sides.images, sides.down, sides.right, filters)
-        return te.compute(shape, square, name="returned")
+        return te.compute(
+            (sides.count, tile, tile, filters),
+            lambda t, u, v, f: te.sum(multiplied[r, s, t, f] * back[r, u] * back[s, v], axis=[r, s]),
+            name="returned",
+        )
 
     def picture(made: Any) -> Any:
         def element(*at: Any) -> Any:
             n, f, y, x = arrangement.plain_place(*at)
-            return made[y % tile, x % tile, n, y // tile, x // tile, f]
+            return made[sides.square(n, y // tile, x // tile), y % tile, x % tile, f]
 
         return te.compute(arrangement.shape((sides.images, filters, *sides.result)), element, name="winograd")
 
-    moved = emitted(squares, data)
-    rows = builder.emit(relax.op.reshape(moved, (edge, edge, sides.count, channels)))
+    def called(name: str, pattern: int, made: Callable[..., Any], *arguments: Any) -> Any:
+        return builder.call_te(made, *arguments, primfunc_name_hint=name, primfunc_attrs={"op_pattern": pattern})
+
     # Filters last, as tiles of any rows read them.
     turned = np.ascontiguousarray(array_of(weights).transpose(0, 1, 3, 2))
-    multiplied = emitted(products, rows, relax.const(turned, conv.dtype))
-    return called("winograd", _FUSIBLE, picture, emitted(returned, multiplied))
+    made = builder.emit(called("winograd_squares", _OPAQUE, squares, data, relax.const(turned, conv.dtype)))
+    return called("winograd", _FUSIBLE, picture, made)
 
 
 class _Sides:
@@ -101,15 +90,12 @@ class _Sides:
     def __init__(self, images: Any, data: tuple[Any, Any], conv: Convolution, arrangement: Arrangement, tile: int):
         simplify = analyzer_of_tvm().simplify
         top, left, bottom, right = conv.padding
-        self.images, self.arrangement, self.before = images, arrangement, (top, left)
+        self.images, self.arrangement, self.data, self.tile = images, arrangement, data, tile
+        self.before, self.dtype = (top, left), conv.dtype
         padded = [side + more for side, more in zip(data, (top + bottom, left + right), strict=True)]
         self.result = tuple(simplify(side - (WINDOW - 1)) for side in padded)
         self.down, self.right = (simplify((side + tile - 1) // tile) for side in self.result)
         self.count = simplify(images * self.down * self.right)
-        read = [squares * tile + WINDOW - 1 for squares in (self.down, self.right)]
-        self.after = tuple(
-            simplify(most - side - before) for most, side, before in zip(read, data, self.before, strict=True)
-        )
 
     @classmethod
     def of(cls, data: Any, conv: Convolution, arrangement: Arrangement, tile: int) -> _Sides:
@@ -117,10 +103,19 @@ class _Sides:
         first, second = arrangement.axes([2, 3])
         return cls(shape[0], (shape[first], shape[second]), conv, arrangement, tile)
 
-    def padded(self, data: Any) -> Any:
-        """Return a picture with zeros around, as far as squares go."""
-        axes = self.arrangement.axes([2, 3])
-        before, after = ([0] * len(data.shape) for _ in range(2))
-        for axis, low, high in zip(axes, self.before, self.after, strict=True):
-            before[axis], after[axis] = low, high
-        return topi.nn.pad(data, before, after, name="padded")
+    def square(self, image: Any, down: Any, right: Any) -> Any:
+        """Return the number of a square."""
+        return (image * self.down + down) * self.right + right
+
+    def pixel(self, data: Any, square: Any, row: Any, column: Any, channel: Any) -> Any:
+        """Return an element of the pixels that a square reads, 0 around the picture."""
+        from tvm import tirx
+
+        image, place = square // (self.down * self.right), square % (self.down * self.right)
+        if self.images == 1:
+            image, place = 0, square
+        first = [place // self.right * self.tile, place % self.right * self.tile]
+        y, x = (start + own - b for start, own, b in zip(first, (row, column), self.before, strict=True))
+        inside = [y >= 0, y < self.data[0], x >= 0, x < self.data[1]]
+        value = data[self.arrangement.place(image, channel, y, x)]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, self.dtype))

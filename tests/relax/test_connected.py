@@ -8,8 +8,9 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.micro_perf.cpu_caches import passing_seconds  # noqa: E402
 from roller_tvm.relax import connected  # noqa: E402
-from roller_tvm.relax.connected import ConnectTiles, passing_seconds  # noqa: E402
+from roller_tvm.relax.connected import ConnectTiles  # noqa: E402
 from roller_tvm.relax.dataflow import read_blocks  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
 from roller_tvm.relax.rtask_fusion import in_dataflow  # noqa: E402

@@ -28,6 +28,7 @@ def tiles(monkeypatch):
     """All tiles are taken, whatever they are predicted to cost."""
     monkeypatch.setattr(family_batches, "_gains", lambda _large, _small: True)
     monkeypatch.setattr(family_batches, "WORTH", 0)
+    monkeypatch.setattr(family._Planning, "blocks", lambda _planning: None)
     monkeypatch.setattr(family, "_put_in", lambda own, others, *_: iter([own] if own else others))
     monkeypatch.setenv("ROLLER_KERNEL_CACHE", "off")
     _open_planned.cache_clear()
