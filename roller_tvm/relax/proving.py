@@ -21,7 +21,7 @@ from ..schedules.proofs.verdict import not_executed, without_reference
 from ..tir.nodes import tensors_of
 from ..tir.open_axes import is_open
 from ..tools import tool
-from .marking import marked, unmarked
+from .marking import around_stores, marked, unmarked
 from .marks import PLANNED
 from .modules import is_prim_func
 from .size_checks import kernel_checks
@@ -79,10 +79,7 @@ def with_instances(func: Any, original: Any, target: Any) -> tuple[Any, Blocks |
     lowered, blocks = loops_of(func, target), None if original is None else blocks_of(original)
     if blocks is None:
         return lowered, None
-    try:
-        own = loops_of(marked(func), target)
-    except Exception:  # of TVM, without a common base: marked stores are not reduced over threads
-        return lowered, None
+    own = around_stores(loops_of(marked(func, blocks), target))
     return (own, blocks) if tvm_ffi.structural_equal(unmarked(own), lowered, map_free_vars=True) else (lowered, None)
 
 

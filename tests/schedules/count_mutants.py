@@ -58,7 +58,7 @@ def judged(words, name, done):
     try:
         right = answer(reference)
         good = not is_wrong(func, right)
-    except (NotImplementedError, KeyError):  # the run knows no reductions over threads, nor each function
+    except (NotImplementedError, KeyError):  # the run knows not each function
         yield {"kernel": kernel, "mutant": "all", "wrong": None, "answer": "not run"}
         return
     assert good, kernel

@@ -1,22 +1,38 @@
 """Lowered functions run in Python, each access checked: threads take turns at barriers. Independent of the prover."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from roller_tvm.codegen.flat import access_of, called, is_load, kind_of, number_of
+from roller_tvm.codegen.flat import access_of, called, is_load, kind_of, number_of, parts_of
+from roller_tvm.te.numbering import dtype_of_node
 
 # As hardware: what is too large is infinite, what is no number stays none.
-CALLS = {"exp": np.exp, "tanh": np.tanh, "sqrt": np.sqrt}
+CALLS = {"exp": np.exp, "tanh": np.tanh, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a)}
+CASTS = {"float16": lambda a: float(np.float16(a)), **dict.fromkeys(("int32", "int64"), int)}
 BINARY = {
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b,
-    "Div": lambda a, b: np.float64(a) / b,
-    "FloorDiv": lambda a, b: a // b, "FloorMod": lambda a, b: a % b,
+    "Div": lambda a, b: int(a / b) if isinstance(a, int) and isinstance(b, int) else np.float64(a) / b,
+    "FloorDiv": lambda a, b: a // b, "FloorMod": lambda a, b: a % b, "Mod": math.fmod,
     "LT": lambda a, b: a < b, "LE": lambda a, b: a <= b, "GT": lambda a, b: a > b, "GE": lambda a, b: a >= b,
     "EQ": lambda a, b: a == b, "NE": lambda a, b: a != b, "And": lambda a, b: a and b, "Or": lambda a, b: a or b,
     "Max": lambda a, b: math.nan if a != a or b != b else max(a, b),
     "Min": lambda a, b: math.nan if a != a or b != b else min(a, b),
 }  # fmt: skip
+
+
+#: A thread waits there for all others; names of what an environment has beside the values of variables.
+BARRIER, REDUCER, THREADS = "barrier", "reducer", "threads"
+
+
+@dataclass
+class Part:
+    """What a thread gives to a reduction over threads; afterwards, what the group makes of it."""
+
+    group: tuple
+    value: float
+    reducer: object
 
 
 class Run:
@@ -47,7 +63,8 @@ class Run:
         if kind == "Not":
             return not self.value(node.a, env, memory)
         if kind == "Cast":
-            return self.value(node.value, env, memory)
+            value = self.value(node.value, env, memory)
+            return CASTS[dtype_of_node(node)](value) if dtype_of_node(node) in CASTS else value
         if is_load(node):
             buffer, indices = access_of(node)
             return float(self.element(buffer, indices, env, memory))
@@ -99,6 +116,9 @@ class Run:
             yield from self.launch(stmt, env, memory)
         elif kind == "AllocBuffer":
             self.allocate(stmt.buffer, memory)
+        elif kind == "DeclBuffer":  # a view of other memory
+            (seen,) = (hash(part) for part in parts_of(stmt.data) if kind_of(part) == "Var")
+            memory[hash(stmt.buffer)] = memory[seen]
         elif kind == "BufferStore":
             value = self.value(stmt.value, env, memory)
             array, place = self.at(stmt.buffer, stmt.indices, env, memory, write=True)
@@ -106,13 +126,43 @@ class Run:
                 array[place] = value
         elif kind == "Evaluate":
             if called(stmt.value) == "tvm_storage_sync":
-                yield "barrier"
+                yield BARRIER
+            elif called(stmt.value) == "tvm_thread_allreduce":
+                yield from self.reduced(stmt.value, env, memory)
             elif number_of(stmt.value) is None:
                 raise NotImplementedError(str(stmt))
+        if kind == "AttrStmt" and str(stmt.attr_key) == "reduce_scope":
+            env = {**env, REDUCER: stmt.node}
         if kind in ("AttrStmt", "AllocBuffer", "DeclBuffer") and getattr(stmt, "body", None) is not None and not (
             kind == "AttrStmt" and str(stmt.attr_key) == "thread_extent"
         ):
             yield from self.visit(stmt.body, env, memory)
+
+    def reduced(self, call, env, memory):
+        """Take part in a reduction over threads: what each thread of the group gives is the same for all of them."""
+        _, given, holds, result, *over = call.args
+        reducer, own = env[REDUCER], {hash(var) for var in over}
+        group = tuple(env[var] for var in env[THREADS] if var not in own)
+        value = self.value(given if self.value(holds, env, memory) else reducer.identity_element[0], env, memory)
+        part = Part((hash(call), group), value, reducer)
+        yield part
+        buffer, indices = access_of(result)
+        array, place = self.at(buffer, indices, env, memory, write=True)
+        if place is not None:
+            array[place] = part.value
+
+    def meet(self, parts):
+        """Give all threads of each group what their parts make."""
+        groups = {}
+        for part in parts:
+            groups.setdefault(part.group, []).append(part)
+        for group in groups.values():
+            found = group[0].value
+            for part in group[1:]:
+                names = {hash(part.reducer.lhs[0]): found, hash(part.reducer.rhs[0]): part.value}
+                found = self.value(part.reducer.result[0], names, {})
+            for part in group:
+                part.value = found
 
     def allocate(self, buffer, memory):
         scope = buffer.scope
@@ -133,22 +183,27 @@ class Run:
                 yield from self.visit(stmt.body, {**env, hash(stmt.node.var): n}, {**memory, "block": {}})
             self.place = outer
             return
-        envs = [env]
+        envs, names = [env], []
         while kind_of(stmt) == "AttrStmt" and str(stmt.attr_key) == "thread_extent":
             envs = [{**e, hash(stmt.node.var): n} for e in envs for n in range(int(stmt.value.value))]
+            names.append(hash(stmt.node.var))
             stmt = stmt.body
         shared = memory if "block" in memory else {**memory, "block": {}}
+        envs = [{**e, THREADS: names} for e in envs]
         threads = [(n, self.visit(stmt, e, dict(shared))) for n, e in enumerate(envs)]
         threads, passed = threads[::-1] if self.backwards else threads, 0
         while threads:
-            waiting = []
+            waiting, met = [], []
             for n, thread in threads:
                 self.place = (*outer, (own, n, passed))
-                if next(thread, None) is not None:
+                if (at := next(thread, None)) is not None:
                     waiting.append((n, thread))
-            if waiting and len(waiting) < len(threads):
+                    met.append(at)
+            places = {part if part == BARRIER else part.group[0] for part in met}
+            if (waiting and len(waiting) < len(threads)) or len(places) > 1:
                 self.events.add(("barriers", "", ()))
-            threads, passed = waiting, passed + 1
+            self.meet([part for part in met if part != BARRIER])
+            threads, passed = waiting, passed + (BARRIER in met)
         self.place = outer
         yield from ()
 

@@ -229,6 +229,78 @@ def mutants(func):
         scope = {"shared": "local", "local": "shared"}.get(scope_of(buffer))
         return scope and tir.decl_buffer(buffer.shape, buffer.dtype, f"{buffer.name}_{scope}", scope=scope)
 
+    def again(node):
+        """A factor or a term twice: as `x * y * y` for `x * y`."""
+        return type(node)(node, node.b) if is_product(node) else None
+
+    def by_way_of(node, dtype):
+        """A value by way of a lesser type."""
+        if dtype_of_node(node.value) != "float32" or kind_of(node.value) == "FloatImm":
+            return None
+        return tir.BufferStore(node.buffer, tir.Cast("float32", tir.Cast(dtype, node.value)), list(node.indices))
+
+    def compared(node):
+        """Data compared with another number."""
+        if kind_of(node.b) not in ("FloatImm", "IntImm") or not any(is_load(part) for part in parts_of(node.a)):
+            return None
+        return type(node)(node.a, tir.const(node.b.value + 2, dtype_of_node(node.b)))
+
+    def left_out(node):
+        return None if kind_of(node.value) in ("FloatImm", "IntImm") else tir.Evaluate(tir.const(0, "int32"))
+
+    def truncated(node):
+        """A quotient that is rounded towards 0."""
+        return (tir.Div if kind_of(node) == "FloorDiv" else tir.Mod)(node.a, node.b)
+
+    def some_threads(node):
+        """A reduction over threads that the first of them does not reach."""
+        if str(node.attr_key) != "reduce_scope":
+            return None
+        calls = [part for part in parts_of(node.body.value) if called(part) == "tvm_thread_allreduce"]
+        thread = calls[0].args[-1]
+        return tir.IfThenElse(tir.NE(thread, tir.const(0, dtype_of_node(thread))), node, None)
+
+    def other_reducer(node):
+        """A reduction over threads by another operation."""
+        if str(node.attr_key) != "reduce_scope" or kind_of(node.node.result[0]) not in ("Add", "Max"):
+            return None
+        one, two = node.node.lhs, node.node.rhs
+        made = tir.Max(one[0], two[0]) if kind_of(node.node.result[0]) == "Add" else one[0] + two[0]
+        reducer = tir.CommReducer(one, two, [made], node.node.identity_element)
+        return tir.AttrStmt(reducer, node.attr_key, node.value, node.body)
+
+    def through_views():
+        """Functions in which memory is written again, by a view, right after a constant was stored there."""
+
+        def stored(node):
+            if kind_of(node.value) != "FloatImm" or not hasattr(node.buffer, "data"):
+                return None
+            if any(node.buffer.same_as(parameter) for parameter in func.params):
+                return None
+
+            def other(view):
+                return tir.BufferStore(view, tir.const(node.value.value + 1.5, "float32"), list(node.indices))
+
+            return tir.SeqStmt([node, dialect.seen_as(node.buffer, "float32", other)])
+
+        yield from at_each("written through a view", tir.BufferStore, stored)
+
+    def exchanged_constants():
+        """Functions in which constants of two statements have each other's place."""
+        found = []
+        dialect.with_nodes(func.body, lambda node: found.append(float(node.value)), tir.FloatImm)
+        for first in range(len(found) - 1):
+            second = next((n for n in range(first + 1, len(found)) if found[n] != found[first]), None)
+            if second is None:
+                continue
+            other, count = {first: found[second], second: found[first]}, [-1]
+
+            def exchanged(node, other=other, count=count):
+                count[0] += 1
+                return tir.const(other[count[0]], "float32") if count[0] in other else None
+
+            yield f"constants exchanged {first}", func.with_body(dialect.with_nodes(func.body, exchanged, tir.FloatImm))
+
     yield from at_each("store shifted", tir.BufferStore, lambda n: store(n, 1))
     yield from at_each("load shifted", dialect.loads, lambda n: load(n, 1))
     yield from at_each("load elsewhere", dialect.loads, elsewhere)
@@ -255,6 +327,19 @@ def mutants(func):
         yield f"buffer too small {number}", mutant
     for number, mutant in otherwise(elsewhere_kept):
         yield f"wrong scope {number}", mutant
+    yield from at_each("a factor twice", tir.Mul, again)
+    yield from at_each("a term twice", tir.Add, again)
+    for dtype in ("float16", "int32"):
+        yield from at_each(f"by way of {dtype}", tir.BufferStore, partial(by_way_of, dtype=dtype))
+    for kind in (tir.LT, tir.LE, tir.GT, tir.GE, tir.EQ, tir.NE):
+        yield from at_each("another number compared", kind, compared)
+    yield from at_each("a store left out", tir.BufferStore, left_out)
+    yield from at_each("a quotient truncated", tir.FloorDiv, truncated)
+    yield from at_each("a remainder truncated", tir.FloorMod, truncated)
+    yield from at_each("a reduction of some threads", tir.AttrStmt, some_threads)
+    yield from at_each("another reduction", tir.AttrStmt, other_reducer)
+    yield from through_views()
+    yield from exchanged_constants()
 
 
 def is_product(node):
@@ -273,7 +358,9 @@ def scope_of(buffer):
 def run(func, backwards=False):
     """Return the run of a function on fixed random inputs; its last argument starts as no numbers."""
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal([int(e) for e in p.shape]) for p in func.params]
+    shapes = [[int(e) for e in p.shape] for p in func.params]
+    whole = [str(p.dtype).startswith("int") for p in func.params]  # places, of three
+    arrays = [rng.integers(0, 3, s) if w else rng.standard_normal(s) for s, w in zip(shapes, whole, strict=True)]
     arrays[-1][...] = np.nan
     found = Run(func, arrays, backwards)
     found.arrays = arrays

@@ -1,4 +1,4 @@
-"""Operators whose values are sums of products of several inputs: which factors meet is part of the answer."""
+"""Operators whose values are sums of products of several inputs, or chosen by data: which of them meet is asked."""
 
 
 def made(shapes, value, extents):
@@ -49,6 +49,23 @@ def filtered():
     return made([(50,)], lambda x: lambda i: x[i] * a + x[i + 1] * b + x[i + 2] * c, (48,))
 
 
+def chosen_by_data():
+    """Values that data choose, by comparing them with a number."""
+    from tvm import tirx
+
+    limit = tirx.const(0.5, "float32")
+    return made([(48,)] * 3, lambda x, y, z: lambda i: tirx.Select(x[i] < limit, y[i], x[i] * z[i]), (48,))
+
+
+def quotients_below_0():
+    """Elements at places that a quotient of numbers below 0 tells."""
+    from tvm import te
+
+    return made([(32,), (48,)], lambda x, y: lambda i: x[te.floordiv(i - 5, 2) + 3] * y[i], (48,))
+
+
 PRODUCTS = {
-    f"te {f.__name__}": f for f in (pairs, rotated, complex_product, three_factors, scaled_and_shifted, filtered)
-}
+    f"te {f.__name__}": f
+    for f in (pairs, rotated, complex_product, three_factors, scaled_and_shifted, filtered, chosen_by_data,
+              quotients_below_0)
+}  # fmt: skip

@@ -11,8 +11,8 @@ from .held import memory_of
 
 #: Attribute around a store that names the block and the values of its axes.
 INSTANCE = "roller_instance"
-#: What a schedule appends to the name of a block's parts.
-_PARTS = ("_init", "_update")
+#: What a schedule appends to the name of a block's parts, and to that of a block of parts of a sum (``rfactor``).
+_PARTS, _FACTORED = ("_init", "_update"), "_rf"
 #: ``IterVar.iter_type`` of an axis that goes along an output, and of one that is summed.
 _SPATIAL, _SUMMED = 0, 2
 
@@ -77,6 +77,12 @@ class Blocks:
         if name in self.by_name:
             return self.by_name[name]
         return next((self.by_name.get(name.removesuffix(part)) for part in _PARTS if name.endswith(part)), None)
+
+    def of_parts(self, name: str) -> Block | None:
+        """Return the sum of which a block has parts, by their name."""
+        ends = (f"{_FACTORED}{part}" for part in ("", *_PARTS))
+        found = (self.by_name.get(name.removesuffix(end)) for end in ends if name.endswith(end))
+        return None if name in self.by_name else next(found, None)
 
 
 def blocks_of(func: Any) -> Blocks | None:

@@ -7,8 +7,12 @@ before, so that this holds for all elements if it holds for each statement.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from ...codegen.flat import kind_of
 from .blocks import Block
 from .flow import Flow
 from .kernel import Statement
@@ -19,19 +23,39 @@ from .sets import library
 
 #: Most copies that a value passes one after another.
 _COPIES = 100
+#: Numbers that change nothing where they are added or multiplied, as they are written.
+_NEUTRAL = {"Add": ("0", "0.0"), "Mul": ("1", "1.0")}
 
 
 class _Open(Exception):
     """It is not known that a value is the right one."""
 
 
-def same_instances(flow: Flow) -> str:
-    """Return '' if the outputs are those of the blocks, else what keeps that open."""
+@dataclass(frozen=True)
+class Compared:
+    """Outputs beside the tensors of blocks.
+
+    Parameters
+    ----------
+    why : str
+        What keeps open whether they are the same, '' if they are.
+    by_data : frozenset of (int, int)
+        Statements and the numbers of their reads at places that data tell, each a read of the block in an instance of
+        it: within its buffer if that of the function before its schedule is.
+    """
+
+    why: str
+    by_data: frozenset[tuple[int, int]] = frozenset()
+
+
+def compared(flow: Flow) -> Compared:
+    """Compare all outputs of a kernel with the tensors of blocks."""
+    found = _Instances(flow)
     try:
-        _Instances(flow).outputs()
+        found.outputs()
     except _Open as error:
-        return str(error)
-    return ""
+        return Compared(str(error))
+    return Compared("", frozenset(found.by_data))
 
 
 class _Instances:
@@ -42,6 +66,7 @@ class _Instances:
         self.todo: list[Statement] = []
         self.copies = 0  # around the present one
         self.seen: set[int] = set()
+        self.by_data: set[tuple[int, int]] = set()
 
     def outputs(self) -> None:
         """Compare all outputs, then what reaches them."""
@@ -66,9 +91,9 @@ class _Instances:
         assert isinstance(instance, Instance)
         if instance.why:
             raise _Open(instance.why)
-        if not statement.exact:
-            raise _Open(statement.text)
         for read in instance.reads:
+            if read.elements is None and instance.label.range().is_subset(instance.terms.range()):
+                self.by_data.add((statement.number, read.number))
             self._read(statement, read.number, read.elements, read.block, read.position)
 
     def _read(self, statement: Statement, number: int, elements: Any, block: Block | None, position: int) -> None:
@@ -91,57 +116,124 @@ class _Instances:
 
     def _gets(self, sources: dict[int, Any], elements: Any, block: Block | None, position: int = -1) -> None:
         """Compare sources of a value with the element that it has to be: of a block or of an input."""
-        adding: list[tuple[Instance, Any]] = []
+        adding: list[tuple[Statement, Any]] = []
         starts, domain, whole = False, elements.domain(), None
         for number, relation in sources.items():
-            source, own = self.kernel.statements[number], relation.intersect_domain(domain)
+            source, own = self._exact(number), relation.intersect_domain(domain)
             if own.is_empty():
                 continue
-            if not (source.exact and source.write is not None and source.write.exact):
-                raise _Open(source.text)
             instance, begins = source.instance, block is not None and source.tree == f"={block.init}"
-            if not (source.update or begins):
+            if not (source.update or begins or source.meets):
                 whole = own.domain() if whole is None else whole.union(own.domain())
-            if source.update or instance is not None:
-                if instance is None or instance.block is not block:
+            if source.update or source.meets:
+                adding.append((source, own))
+            elif instance is not None:
+                if instance.block is not block:
                     raise _Open(source.text)
                 if not own.apply_range(instance.written).is_subset(elements):
                     raise _Open(f"another element of {block.name}, {source.text}")
-                adding += [(instance, own)] if source.update else []
-                if number not in self.seen:
-                    self.seen.add(number)
-                    self.todo.append(source)
+                self._later(source)
             elif begins:
                 starts = True
             elif isinstance(source.tree, int) and number in self.kernel.copies:
                 passed = own.reverse().apply_range(elements)
                 if not passed.is_single_valued():
                     raise _Open(f"one copy for several elements, {source.text}")
-                if self.copies == _COPIES:
-                    raise _Open(f"many copies one after another, {source.text}")
-                self.copies += 1
-                self._read(source, source.tree, passed, block, position)
-                self.copies -= 1
+                with self._deeper(source):
+                    self._read(source, source.tree, passed, block, position)
             else:
                 raise _Open(source.text)
         if adding:
             rest = elements if whole is None else elements.subtract_domain(whole)
-            if any(not own.domain().is_subset(rest.domain()) for _, own in adding):
+            if block is None or any(not own.domain().is_subset(rest.domain()) for _, own in adding):
                 raise _Open(f"a sum of {block.name if block else 'an input'} that starts from another value")
-            self._sums(adding, rest, starts)
+            self._sums(adding, rest, block, starts)
         elif starts:
             raise _Open("a sum of no terms")
 
-    def _sums(self, adding: list[tuple[Instance, Any]], elements: Any, starts: bool) -> None:
+    def _exact(self, number: int) -> Statement:
+        source = self.kernel.statements[number]
+        if not (source.exact and source.write is not None and source.write.exact):
+            raise _Open(source.text)
+        return source
+
+    def _later(self, source: Statement) -> None:
+        """Note that the reads of a statement are to be compared."""
+        if source.number not in self.seen:
+            self.seen.add(source.number)
+            self.todo.append(source)
+
+    @contextmanager
+    def _deeper(self, source: Statement) -> Iterator[None]:
+        if self.copies == _COPIES:
+            raise _Open(f"many copies one after another, {source.text}")
+        self.copies += 1
+        yield
+        self.copies -= 1
+
+    def _sums(self, adding: list[tuple[Statement, Any]], elements: Any, block: Block, starts: bool) -> None:
         """Compare the terms of a sum with those that it has to have, each once."""
-        got = None
-        for instance, own in adding:
+        if not (all(_is_term(source, block) for source, _ in adding) or _is_neutral(block)):
+            raise _Open(f"parts of {block.name}, each of which starts from {block.init}")
+        found = [one for source, own in adding for one in self._terms_of(source, own, block)]
+        got, begun = None, starts or all(source.meets for source, _ in adding)  # these have started in each thread
+        for instance, own in found:
             terms = own.apply_range(instance.label)
             if not own.range_map().apply_range(instance.label).range_product(own.domain_map()).is_injective():
-                raise _Open(f"a term of {instance.block.name} twice")
+                raise _Open(f"a term of {block.name} twice")
             if got is not None and not got.intersect(terms).is_empty():
-                raise _Open(f"a term of {instance.block.name} twice")
+                raise _Open(f"a term of {block.name} twice")
             got = terms if got is None else got.union(terms)
-        wanted = elements.apply_range(adding[0][0].terms)
-        if not (starts and got is not None and wanted.is_equal(got)):
-            raise _Open(f"other terms of {adding[0][0].block.name}")
+        if not (begun and got is not None and elements.apply_range(found[0][0].terms).is_equal(got)):
+            raise _Open(f"other terms of {block.name}")
+
+    def _terms_of(self, source: Statement, own: Any, block: Block) -> list[tuple[Instance, Any]]:
+        """Return the statements that compute the terms which a statement adds up: each adds one, or parts of others.
+
+        Parameters
+        ----------
+        own : isl.Map
+            What reads the sum -> iterations of the statement.
+        """
+        instance, adds = source.instance, source.adds
+        if _is_term(source, block):
+            self._later(source)
+            return [(instance, own)]
+        if adds is None or adds[0] != kind_of(block.store.value):
+            raise _Open(instance.why if instance is not None and instance.why else source.text)
+        with self._deeper(source):
+            return self._parts(source, adds[1], own, block)
+
+    def _parts(self, source: Statement, number: int, own: Any, block: Block) -> list[tuple[Instance, Any]]:
+        """Return the same of the parts that a statement reads, each of which it may add once."""
+        access, key = source.accesses[number], (source.number, number)
+        if key not in self.flow.sources or not access.exact or not self.flow.missing[key].is_empty():
+            raise _Open(access.text)
+        found: list[tuple[Instance, Any]] = []
+        for at, relation in by_target(self.flow.sources[key]).items():
+            part, steps = self._exact(at), relation.intersect_domain(own.range())
+            if steps.is_empty() or (part.tree == f"={block.init}" and not part.update):
+                continue
+            if not own.reverse().range_product(steps).is_injective():
+                raise _Open(f"a part of {block.name} twice, {source.text}")
+            reached = own.apply_range(steps)
+            if part.update or part.meets:
+                found += self._terms_of(part, reached, block)
+            elif isinstance(part.tree, int) and at in self.kernel.copies:
+                with self._deeper(part):
+                    found += self._parts(part, part.tree, reached, block)
+            else:
+                raise _Open(part.text)
+        return found
+
+
+def _is_term(source: Statement, block: Block) -> bool:
+    """Return whether a statement adds a term of its own to a sum."""
+    instance = source.instance
+    return bool(source.update) and instance is not None and instance.block is block and not instance.why
+
+
+def _is_neutral(block: Block) -> bool:
+    """Return whether the number that a sum starts with may be in it several times."""
+    kind = kind_of(block.store.value)
+    return kind in ("Max", "Min", "And", "Or") or block.init in _NEUTRAL.get(kind, ())

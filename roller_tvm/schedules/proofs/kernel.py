@@ -170,6 +170,11 @@ class Statement:
         Its value as operations on its reads (``meetings.py``).
     instance : Instance or None
         The instances of a block that it computes (``matching.py``).
+    adds : (str, int), optional
+        The operation and the number of the read of a statement that combines what it reads, as it is, with its element,
+        or with what the other threads of a group read.
+    meets : bool
+        Whether it is a reduction over threads.
     issued : bool
         Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
@@ -188,6 +193,8 @@ class Statement:
     folds: tuple[Fold, ...] = ()
     tree: Any = None
     instance: Any = None
+    adds: tuple[str, int] | None = None
+    meets: bool = False
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:

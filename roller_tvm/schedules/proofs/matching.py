@@ -111,6 +111,19 @@ def instance_of(
         return None
 
 
+def added(store: Any, statement: Statement) -> tuple[str, int] | None:
+    """Return the operation and the number of the read that a store combines, as it is, with its own element."""
+    value, tree = store.value, statement.tree
+    if kind_of(value) not in EITHER or not (isinstance(tree, tuple) and len(tree) == 3):
+        return None
+    for own, read in ((value.a, tree[2]), (value.b, tree[1])):
+        if is_load(own) and isinstance(read, int):
+            buffer, indices = access_of(own)
+            if memory_of(buffer) == memory_of(store.buffer) and all(map(same, indices, store.indices)):
+                return kind_of(value), read
+    return None
+
+
 class _Match:
     def __init__(
         self, reader: Accesses, store: Any, statement: Statement, block: Block, values: Sequence[Any], blocks: Blocks,

@@ -12,7 +12,7 @@ from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
 from .blocks import Blocks
 from .cases import ANY, Sizes, cases_of
 from .flow import Flow, initialised
-from .instances import same_instances
+from .instances import compared
 from .kernel import Kernel
 from .memory import bounds, within_device, written
 from .origins import Origins
@@ -32,6 +32,8 @@ _TICK = 1e-4
 #: Notes: of sums, and of values of which no blocks tell (``proofs/ways.py``).
 SUMMED = "sums may be added up in another order"
 BY_WAYS = "values are compared by the ways of elements and constants, not statement by statement"
+#: Note: of reads at places that data tell.
+BY_DATA = "places that data tell are within their buffers if those of the function before its schedule are"
 
 
 def prove_lowered(
@@ -89,10 +91,13 @@ def _proven(
     findings = [_asked(rule, question, kernel, until) for rule, question in questions]
     flow = Flow(kernel)
     findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, until))
-    if blocks is not None and flow.whole:
-        own = lambda: _of_blocks(flow)  # noqa: E731
-        findings.append(_asked("values", own, kernel, until))
     notes = {SUMMED} if reference is not None and any(s.update for s in kernel.statements) else set[str]()
+    if blocks is not None and flow.whole:
+        by_data: set[tuple[int, int]] = set()
+        findings.append(_asked("values", lambda: _of_blocks(flow, by_data), kernel, until))
+        if findings[-1] == Finding("values", PROVEN) and by_data and findings[0].answer == UNDECIDED:
+            findings[0] = _asked("bounds", lambda: bounds(kernel, by_data), kernel, until)
+            notes |= {BY_DATA} if findings[0].answer == PROVEN else set()
     if reference is not None and findings[-1] != Finding("values", PROVEN):
         findings = [finding for finding in findings if finding.rule != "values"]
         if flow.whole:
@@ -114,10 +119,12 @@ def _proven(
     return findings, notes
 
 
-def _of_blocks(flow: Flow) -> Finding:
+def _of_blocks(flow: Flow, by_data: set[tuple[int, int]]) -> Finding:
     for one in (flow, flow.turned()) if flow.firsts else (flow,):
-        if told := same_instances(one):
-            return Finding("values", UNDECIDED, told)
+        found = compared(one)
+        if found.why:
+            return Finding("values", UNDECIDED, found.why)
+        by_data |= found.by_data  # the first has looked at as many statements
     return Finding("values", PROVEN)
 
 

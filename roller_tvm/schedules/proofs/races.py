@@ -14,15 +14,19 @@ from .witness import element, iteration, parameters_of, point_of
 _AT_ONCE = {BLOCK: "blocks", THREAD: "threads", PARALLEL: "parallel loops", VECTOR: "lanes"}
 
 
+#: A place that all threads reach: whether it reduces over them -> its words.
+_BARRIER = {False: "a barrier", True: "a reduction over threads"}
+
+
 def barriers(kernel: Kernel) -> Finding:
-    """Every barrier is reached by all threads of a block, or by none."""
+    """Every barrier, and every reduction over threads, is reached by all threads of a block, or by none."""
     isl = library()
     for statement in kernel.statements:
         threads = [n for n, d in enumerate(statement.dims) if d.kind == THREAD and d.name.startswith("threadIdx")]
-        if not statement.barrier or not threads:
+        if not (statement.barrier or statement.meets) or not threads:
             continue
         if not statement.exact:
-            return Finding("barriers", UNDECIDED, f"a condition around the barrier {statement.text}")
+            return Finding("barriers", UNDECIDED, f"a condition around {_BARRIER[statement.meets]}")
         domain, dims = statement.domain, statement.dims
         everyone = domain
         for n in reversed(threads):
@@ -33,7 +37,8 @@ def barriers(kernel: Kernel) -> Finding:
         everyone = everyone.set_tuple_name("T").apply(every)
         left = everyone.subtract(domain)
         if not left.is_empty():
-            return Finding("barriers", REFUTED, f"{iteration(statement, point_of(left))} does not reach a barrier")
+            told = f"{iteration(statement, point_of(left))} does not reach {_BARRIER[statement.meets]}"
+            return Finding("barriers", REFUTED, told)
     return Finding("barriers", PROVEN)
 
 

@@ -18,8 +18,8 @@ from .folds import Folding, Unfoldable
 from .held import held_in, memory_of
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
 from .launches import launch_of
-from .matching import instance_of
-from .ways import combiner_of
+from .matching import added, instance_of
+from .ways import EITHER, combiner_of
 
 #: ``For.kind`` -> kind of a loop; a loop of threads (4) says its own.
 _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
@@ -140,7 +140,7 @@ class _Reader(Accesses):
             if is_load(store.value):
                 self.kernel.copies.add(last.number)
             made = instance_of(self, store, last, self.named, self.blocks, self.present, self.their_sizes)
-            self.kernel.statements[-1] = replace(last, instance=made)
+            self.kernel.statements[-1] = replace(last, instance=made, adds=added(store, last))
 
     def _sequence(self, parts: Sequence[Any]) -> None:
         for number, part in enumerate(parts):
@@ -397,7 +397,9 @@ class _Reader(Accesses):
         self._statement(writes, "a reduction over threads")
         last = self.kernel.statements[-1]
         found = tuple(a for a in made_reads if a is not None)
-        self.kernel.statements[-1] = replace(last, accesses=(*found, *last.accesses))
+        plain = len(sources) == len(reads) == len(found) == 1 and is_load(sources[0]) and number_of(condition) == 1
+        adds = (self.combiner, 0) if plain and self.combiner in EITHER else None
+        self.kernel.statements[-1] = replace(last, accesses=(*found, *last.accesses), adds=adds, meets=True)
 
     def _of_group(self, read: Any, group: dict[str, tuple[Dim, str]], extra: list[str]) -> Access | None:
         number, dims = len(self.kernel.statements), [p for p in self.place if isinstance(p, Dim)]

@@ -96,5 +96,7 @@ def text_of(ways: Ways) -> str:
 def combiner_of(reducer: Any) -> str:
     """Return the operation of a reduction over threads, 'reducer' if it is none of TVM's own."""
     results = list(getattr(reducer, "result", ()))
-    kind = kind_of(results[0]) if len(results) == 1 else ""
-    return kind if kind in EITHER else "reducer"
+    if len(results) != 1 or kind_of(results[0]) not in EITHER:
+        return "reducer"
+    wanted = [hash(reducer.lhs[0]), hash(reducer.rhs[0])]
+    return kind_of(results[0]) if [hash(results[0].a), hash(results[0].b)] == wanted else "reducer"

@@ -1,0 +1,62 @@
+"""Sums in parts: the axes of the whole sum that an instance of a part stands for, read off its value.
+
+A schedule cuts a sum ``C[i] += A[i, k]`` into parts ``P[p, i] += A[i, 8*p + q]``. Where the part reads an input at
+``8*p + q``, the sum does so at `k`: that is the value of its axis. These are hints: what is proven of a statement does
+not rely on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...codegen.flat import access_of, called, direct_parts, is_load, kind_of
+from .blocks import Block, same
+from .digits import summands
+
+
+def axes_of_parts(block: Block, store: Any, zero: Any) -> list[Any]:
+    """Return the values of a sum's axes that the store of a part stands for.
+
+    Parameters
+    ----------
+    block : Block
+        The whole sum.
+    store : BufferStore
+        Of the block of the parts, before it is lowered.
+    zero : IntImm
+        The value of an axis that is not found.
+    """
+    known = dict(_spatial(block.store, store))
+    pairs = list(_indices(block.store.value, store.value))
+    axes = {hash(axis.var) for axis in block.axes}
+    for whole, part in pairs:
+        if hash(whole) in axes:
+            known.setdefault(hash(whole), part)
+    for whole, part in pairs:  # windows: y + ky, of which y is known
+        terms = list(summands(whole) or ())
+        new = [(node, factor) for node, factor in terms if hash(node) in axes - set(known)]
+        if len(new) == 1 and new[0][1] == 1:
+            for node, factor in terms:
+                part = part if node is new[0][0] else part - known.get(hash(node), node) * factor
+            known[hash(new[0][0])] = part
+    return [known.get(hash(axis.var), zero) for axis in block.axes]
+
+
+def _spatial(whole: Any, part: Any) -> Iterator[tuple[int, Any]]:
+    """Yield axes along the tensor, and their values: the tensor of the parts has one dimension more."""
+    shape, parts = list(whole.buffer.shape), list(part.buffer.shape)
+    for place in range(len(parts)):
+        if len(parts) == len(shape) + 1 and all(map(same, parts[:place] + parts[place + 1 :], shape)):
+            indices = [index for n, index in enumerate(part.indices) if n != place]
+            yield from zip(map(hash, whole.indices), indices, strict=True)
+            return
+
+
+def _indices(whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the indices of reads that stand at the same places of two values."""
+    if is_load(whole) and is_load(part):
+        yield from zip(access_of(whole)[1], access_of(part)[1], strict=False)
+    elif kind_of(whole) == kind_of(part) and called(whole) == called(part):
+        for one, other in zip(direct_parts(whole), direct_parts(part), strict=False):
+            yield from _indices(one, other)
