@@ -40,10 +40,12 @@ def test_rows_that_an_input_gathers():
 
 def test_what_no_proof_can_know_is_executed(monkeypatch):
     monkeypatch.setattr(prove, "bounds", lambda kernel, known=(): Finding("bounds", UNDECIDED, "lv[i]"))
-    report = roller_tvm.compile(gather(6, 24), prove=True).report()  # kernels that are not proven yet
-    for plan in report.plans:
-        _executed(plan.proof)
-        assert plan.proof in str(report)
+    report = roller_tvm.compile(gather(6, 24), prove=True).report()
+    new = [plan.proof for plan in report.plans if plan.proof != "proven"]  # an earlier model has the others
+    assert new
+    for answer in new:
+        _executed(answer)
+        assert answer in str(report)
 
 
 def _executed(answer):
