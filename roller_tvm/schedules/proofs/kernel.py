@@ -171,8 +171,8 @@ class Statement:
     instance : Instance or None
         The instances of a block that it computes (``matching.py``).
     adds : (str, int), optional
-        The operation and the number of the read of a statement that combines what it reads, as it is, with its element,
-        or with what the other threads of a group read.
+        Of a statement that combines a value that it reads, as it is, with its element or with those of other threads:
+        the operation, and the number of the read.
     meets : bool
         Whether it is a reduction over threads.
     issued : bool
