@@ -11,7 +11,7 @@ from pathlib import Path
 
 from roller_tvm.schedules.proofs import prove_lowered
 
-from .mutants import answer, confirmed, is_wrong, mutants
+from .mutants import OTHER_VALUES, answer, confirmed, is_wrong, mutants
 from .sums_of_products import PRODUCTS
 from .test_instances import lowered
 from .test_mutants import CASES, tensors_of
@@ -86,6 +86,9 @@ def tell(rows):
         print(f"{row['kernel']}, {row['mutant']}: {row['answer']}")
     kernels = len({row["kernel"] for row in rows if row["wrong"] is not None})
     print(f"{len(wrong) - len(missed)} of {len(wrong)} wrong kernels are refuted (mutants of {kernels} kernels)")
+    placed = [row for row in wrong if not row["mutant"].startswith(OTHER_VALUES)]
+    print(f"of {len(placed)} with other elements {sum(row['answer'] == 'refuted' for row in placed)} are; "
+          f"{sum(row['answer'] == 'proven' for row in wrong)} of all are proven")  # fmt: skip
     named = [row for row in wrong if row["answer"] == "refuted"]
     print(f"of {len(named)}, {sum(bool(row['shown']) for row in named)} have a witness that a run shows")
     rules = Counter(row["mutant"].rsplit(" ", 1)[0] for row in wrong)

@@ -12,6 +12,9 @@ from roller_tvm.te.numbering import dtype_of_node
 
 from .interpret import Run
 
+#: Rules that leave each element where it is: sets know nothing of these mutants, of which none may be proven.
+OTHER_VALUES = ("a factor twice", "a term twice", "by way of", "another number compared", "constants exchanged",
+                "written through a view", "another reduction", "factors exchanged")  # fmt: skip
 #: An element in a witness.
 ELEMENT = re.compile(r"([\w.]+)(\[[\d, -]*\])")
 

@@ -17,7 +17,7 @@ from roller_tvm.te import te_operator  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from ..sampling import NIGHTLY  # noqa: E402
-from .mutants import answer, is_wrong, mutants, other_constants  # noqa: E402
+from .mutants import OTHER_VALUES, answer, is_wrong, mutants, other_constants  # noqa: E402
 
 WORDS = ["matmul m=8 n=8 k=8", "conv2d_nchw n=1 c=2 h=6 w=6 f=4 kh=3 kw=3 padding=1", "softmax shape=4x10",
          "matmul m=6 n=7 k=5", "transpose shape=8x6 perm=1,0", "add shape=6x10",
@@ -64,8 +64,8 @@ def judged(words, name, every=1):
             continue
         proof = prove_lowered(mutant, reference)
         if is_wrong(mutant, right):
-            wrong += 1
-            refuted += proof.answer == "refuted"
+            wrong += not kind.startswith(OTHER_VALUES)
+            refuted += proof.answer == "refuted" and not kind.startswith(OTHER_VALUES)
             if proof.answer == "proven":
                 missed.append(f"{words} {name} {kind}: {proof.answer}")
     return wrong, refuted, missed
