@@ -47,11 +47,24 @@ class Flow:
         """Return this with all sources found; what was found before isl had enough is kept."""
         written = {a.buffer for s in self.kernel.statements for a in s.accesses if a.write}
         for buffer in self.kernel.buffers:
-            if buffer in written and buffer.number not in self._done:
+            if buffer.number in self._done or (buffer.parameter and buffer not in written):
+                continue
+            if buffer in written:
                 self._of_buffer(buffer)
-                self._done.add(buffer.number)
+            else:
+                self._of_nothing(buffer)
+            self._done.add(buffer.number)
         self.whole = True
         return self
+
+    def _of_nothing(self, buffer: Buffer) -> None:
+        """Note reads of memory that no statement writes."""
+        isl = library()
+        for s in self.kernel.statements:
+            for n, access in enumerate(s.accesses):
+                if access.buffer == buffer:
+                    self.sources[s.number, n] = isl.UnionMap("{ }")
+                    self.missing[s.number, n] = isl.UnionSet.from_set(access.homes.domain())
 
     def turned(self) -> Flow:
         """Return this where of the trips that write an element again the first one is the last."""
