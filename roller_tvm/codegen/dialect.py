@@ -16,7 +16,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls, checks, selects, negations, stores, remainders
+    loops, loads, calls, checks, selects, negations, stores, remainders, divisions
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -33,6 +33,7 @@ class Dialect:
     negations: Any
     stores: Any
     remainders: Any
+    divisions: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
@@ -105,7 +106,7 @@ class Tvm017(Dialect):
     ints_pointer = "i32*"
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
     selects, negations, stores = ["tir.Select"], ["tir.Not"], ["tir.BufferStore"]
-    remainders = ["tir.Mod"]
+    remainders, divisions = ["tir.Mod"], ["tir.Div"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -150,7 +151,7 @@ class Tvm027(Dialect):
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
         self.checks, self.selects, self.negations = tirx.IfThenElse, tirx.Select, tirx.Not
-        self.stores, self.remainders = tirx.BufferStore, tirx.Mod
+        self.stores, self.remainders, self.divisions = tirx.BufferStore, tirx.Mod, tirx.Div
 
     def analyzer(self) -> Any:
         import tvm

@@ -1,9 +1,9 @@
-"""exp, erf, tanh and sigmoid of float32 in LLVM's language: functions of vectors, which LLVM writes into their callers.
+"""exp, erf, tanh, sigmoid and sums of lanes in LLVM's language, of float32, which LLVM writes into their callers.
 
 TVM's code generator simplifies every name of an expression in all that follows. Of functions of functions, written as
 expressions of TVM, that takes it minutes; LLVM's own text passes it by.
 
-All rest on one step: exp(x) = (1 + growth) * power of 2, where growth is a polynomial and less than 1.
+The first four rest on one step: exp(x) = (1 + growth) * power of 2, where growth is a polynomial and less than 1.
 """
 
 from __future__ import annotations
@@ -102,6 +102,14 @@ class Writer:
         biased = self._said(f"add {self.int} {exponent}, {self.whole(fits.BIAS << fits.MANTISSA)}")
         return self._said(f"bitcast {self.int} {biased} to {self.float}")
 
+    def part(self, vector: str, length: int, first: int) -> str:
+        """Return lanes of a vector of `length`, from the first of them on."""
+        of = f"<{length} x float>"
+        if self._lanes == 1:
+            return self._said(f"extractelement {of} {vector}, i32 {first}")
+        lanes = ", ".join(f"i32 {first + n}" for n in range(self._lanes))
+        return self._said(f"shufflevector {of} {vector}, {of} undef, <{self._lanes} x i32> <{lanes}>")
+
     def polynomial(self, coefficients: tuple[float, ...], x: str) -> str:
         """Return a polynomial of `x` by Horner's rule; coefficients are in ascending order."""
         *rest, result = (self.number(c) for c in coefficients)
@@ -179,6 +187,35 @@ FAST: dict[str, Callable[[Writer, str], str]] = {
 }  # fmt: skip
 
 
+def _sum(to: Writer, a: str, b: str) -> str:
+    return to.add(a, b)
+
+
+def _most(to: Writer, a: str, b: str) -> str:
+    return to.where(_MORE, a, b, a, b)
+
+
+def _least(to: Writer, a: str, b: str) -> str:
+    return to.where(_LESS, a, b, a, b)
+
+
+#: Kind of a node that merges two numbers -> the function that merges all lanes of a vector.
+MERGED = {"Add": "sum", "Max": "most", "Min": "least"}
+_MERGERS: dict[str, Callable[[Writer, str, str], str]] = {"sum": _sum, "most": _most, "least": _least}
+
+
+def _merging(function: str, lanes: int) -> list[str]:
+    """Return the text of a function from a vector to the number that its lanes make: halves are merged first."""
+    x, lines, length = "%x", list[str](), lanes
+    while length > 1:
+        to = Writer(length // 2, False)
+        to.lines = lines
+        x = _MERGERS[function](to, to.part(x, length, 0), to.part(x, length, length // 2))
+        length //= 2
+    name = name_of(function, lanes)
+    return [f"define float @{name}(<{lanes} x float> %x) alwaysinline nounwind {{", *lines, f"  ret float {x}", "}"]
+
+
 def name_of(function: str, lanes: int) -> str:
     """Return the name of a function of so many lanes."""
     return f"roller_{function}_x{lanes}"
@@ -191,7 +228,7 @@ def defined(functions: frozenset[tuple[str, int]], loses_nan: bool, fast: bool) 
     Parameters
     ----------
     functions : frozenset of (str, int)
-        Names among `FUNCTIONS`, and lanes.
+        Names among `FUNCTIONS` and those of `MERGED`, and lanes.
     loses_nan : bool
         Whether LLVM is told that there are no NaN: these are then put in last.
     fast : bool
@@ -200,6 +237,9 @@ def defined(functions: frozenset[tuple[str, int]], loses_nan: bool, fast: bool) 
     texts: list[str] = []
     writers = {**FUNCTIONS, **(FAST if fast else {})}
     for function, lanes in sorted(functions):
+        if function not in writers:
+            texts += _merging(function, lanes)
+            continue
         to = Writer(lanes, loses_nan)
         result = writers[function](to, "%x")
         head = f"define {to.float} @{name_of(function, lanes)}({to.float} %x) alwaysinline nounwind {{"

@@ -8,6 +8,10 @@ Shape of the loops::
 
     cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
                  last -> parallel                                              if no vector divides the only loop
+                 outer.. -> parallel   rest   run   v -> vector                lanes that lie rows apart
+
+In the last one, a transpose, the loop around the vectors goes along the run of neighbours that each lane is in. The
+line of a lane then serves all of them, one after the other; in the order of the result it is loaded anew for each.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 import numpy as np
 
@@ -57,29 +61,37 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
         # Unless it is alone, a region is computed inside a vector's loop.
         vectors = [v for v in vectors if alone or g.stage.axes[last].is_box(v)] or [0]
     only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
-    cycles = {vector: stage_cycles(g, rates, vector) for vector in vectors}
-    rows: list[tuple[Tile, int, int]] = []
+    run = run_axis(g) if alone and not uneven else None
+    kinds: list[tuple[int, int | None]] = [(vector, None) for vector in vectors]
+    if last is not None and run is not None:
+        over = rates.edge_vectors and max(vectors) < rates.lanes < g.extents[last]
+        kinds += [(vector, run) for vector in (*([rates.lanes] if over else []), *vectors) if vector > 1]
+    cycles = {kind: stage_cycles(g, rates, *kind) for kind in kinds}
+    rows: list[tuple[Tile, int, int, int | None]] = []
     for outer in range(len(g.spatial) + 1):
-        for vector in vectors:
-            chunk = chunk_of(g, outer, vector, device.units if only and not vector else 0)
+        for vector, along in kinds:
+            chunk = chunk_of(g, outer, vector, device.units if only and not vector else 0, along)
             if chunk is not None:
-                rows.append((chunk, outer, vector))
+                rows.append((chunk, outer, vector, along))
     if not rows:
         return []
     ctx.considered += len(rows)
     outputs = prod(g.extents[i] for i in g.spatial)
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
-    starts = {vector: run_starts(g, vector, rates) for vector in vectors}
+    starts = {vector: run_starts(g, vector, rates) for vector, _ in kinds}
     flops = g.stage.flops + g.epilogue_flops * outputs
-    chunks = g.covering(np.array([chunk for chunk, _, _ in rows]).T) * np.ones(len(rows), np.int64)
-    times = streamed(device, rates, [Cycles.listed([cycles[v] for _, _, v in rows])], moved, chunks, flops,
-                     starts=np.array([starts[v] for _, _, v in rows]))  # fmt: skip
+    chunks = g.covering(np.array([chunk for chunk, *_ in rows]).T) * np.ones(len(rows), np.int64)
+    stage = Cycles.listed([cycles[vector, along] for _, _, vector, along in rows])
+    begun = np.array([starts[vector] for _, _, vector, _ in rows])
+    times = streamed(device, rates, [stage], moved, chunks, flops, starts=begun)
 
     def make(n: int) -> Pair:
-        chunk, outer, vector = rows[n]
+        chunk, outer, vector, along = rows[n]
         tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
         tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
-        return ctx.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector))), times.row(n)
+        choices: tuple[tuple[str, int], ...] = (("parallel", outer), ("vector", vector))
+        choices += () if along is None else ((f"run:{g.axes[along]}", 1),)
+        return ctx.program("cpu.direct", tiles, choices), times.row(n)
 
     # At equal times, the fewest axes in parallel.
     best = np.argsort(times.seconds, kind="stable")[: 2 * top].tolist()
@@ -90,19 +102,40 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     ]
 
 
-def chunk_of(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
+def run_axis(g: Geometry) -> int | None:
+    """Return the axis along which neighbours lie whose vectors are gathered from rows; None if there is none.
+
+    Examples
+    --------
+    >>> from roller_tvm.ir.operators import operator
+    >>> g = Geometry.of(operator("transpose", shape=(64, 48), perm=(1, 0)), "transpose")
+    >>> g.axes[run_axis(g)], g.axes[g.vector_axis]
+    ('i0', 'i1')
+    """
+    last = g.vector_axis
+    if last is None or g.reduce:
+        return None
+    runs = [i for op in g.operands if last in op.axes and op.stride_of(last) > 1
+            for i in g.spatial if i != last and op.stride_of(i) == 1 and g.extents[i] > 1]  # fmt: skip
+    return runs[0] if runs else None
+
+
+def chunk_of(g: Geometry, outer: int, vector: int, units: int, along: int | None = None) -> Tile | None:
     """Return the extents of one task if `outer` loops run in parallel; None if there are not so many.
 
     Parameters
     ----------
     units : int
         Number of tasks that share the last axis, if it is the only loop and has no vectors; else 0.
+    along : int, optional
+        Axis of the loop around the vectors.
     """
     last = g.vector_axis
     if units and outer == len(g.spatial):
         return tuple(ceil(e / units) if i == last else e for i, e in enumerate(g.extents))
     # The loops that run in parallel, in order; the vectors of the last axis are one of them.
-    leading = [i for i in g.spatial if i != last or 1 < vector < g.extents[last]][:outer]
+    leading = [i for i in g.spatial if i not in (last, along) or i == last and 1 < vector < g.extents[last]]
+    leading = [*leading, *([] if along is None else [along])][:outer]
     if len(leading) < outer or (outer and g.extents[leading[-1]] == 1):
         return None
     return tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
@@ -174,7 +207,7 @@ class Cycles:
         return np.maximum(np.maximum(self.instructions, self.calls), waiting)
 
 
-def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
+def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | None = None) -> Cycles:
     """Return the cycles of a whole nest in vectors of its last axis, with operands in the nearest cache.
 
     Parameters
@@ -182,6 +215,8 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     vector : int
         Neighbours along the vector axis that are computed at a time. Up to 1: one by one, unless LLVM itself makes
         vectors of them.
+    along : int, optional
+        Axis of the loop around the vectors; by default they are in the order of the result.
     """
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
@@ -210,12 +245,32 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     arithmetic = points / vectorised * per_point
     after = outputs * (1 + epilogue_slots(g)) / vectorised
     return Cycles(
-        guards + arithmetic / rates.fma + loads / rates.loads + after,
+        guards + arithmetic / rates.fma + loads / rates.loads + after + (reloads(g, rates) if along is None else 0.0),
         calls * CALL,
         points / vectorised * rates.latency if g.reduce else 0.0,  # one accumulator at a time
         outputs / vectorised if g.reduce else 0.0,
         arithmetic + loads + after + calls * CALL * rates.fma,
     )
+
+
+def reloads(g: Geometry, rates: CpuRates) -> float:
+    """Return the cycles of loading the lines of gathered vectors anew for each neighbour in them.
+
+    Between two neighbours of a line all axes inside of theirs are walked. Lines whose distance divides the bytes of one
+    way of the nearest cache share a set.
+    """
+    run, last, cycles = run_axis(g), g.vector_axis, 0.0
+    if run is None or last is None:
+        return cycles
+    for op in g.operands:
+        apart = op.stride_of(last) * op.element_bytes
+        if op.stride_of(run) != 1 or apart < rates.line:
+            continue
+        lines = prod(g.extents[i] for i in g.spatial if i > run and i in op.axes)
+        if lines > rates.ways * max(1, rates.way_bytes // gcd(apart, rates.way_bytes)):
+            held = [rate for _, capacity, rate in rates.caches[1:] if lines * rates.line <= capacity]
+            cycles += g.stage.points * rates.line / [*held, rates.far][0]
+    return cycles
 
 
 def run_starts(geometry: Geometry, vector: int, rates: CpuRates) -> float:
@@ -273,6 +328,8 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
     if vector > 1 and vector < anchor.spatial[at].extent:
         steps.append(Split(out, last, (vector,), (f"{last}.o", f"{last}.v")))
         rest, last = [*rest[:at], f"{last}.o", *rest[at:]], f"{last}.v"
+    runs = [loop for axis, loop in zip(anchor.spatial, loops, strict=True) if axis.name in program.choices_of("run")]
+    rest = [*(loop for loop in rest if loop not in runs), *runs]
     reduce: list[str] = []
     if anchor is output:
         opened, reduce = open_parts(out, anchor.reduce)

@@ -149,7 +149,7 @@ class Vectors:
         condition, *choices = node.args
         read = [self._element(load) for load in _always_read(condition)]
         within = [part for choice in choices for part in parts_of(choice)]
-        more = [self._element(part) for part in within if is_load(part)]
+        more = [self._element(part) for part in within if is_load(part) and not _is_there(part)]
         plain = all(called(part) == CHOICE or _is_lane_by_lane(part) for part in within if kind_of(part) == "Call")
         if None in more or not set(more) <= set(read) or not plain or any(divides(choice) for choice in choices):
             raise Scalar
@@ -227,6 +227,13 @@ def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -
         else:
             first = max(first, number // -step + 1)
     return (first, last) if first < last else (0, 0)
+
+
+def _is_there(load: Any) -> bool:
+    """Return whether a load reads an element that its buffer has, by numbers alone: a constant's only one."""
+    buffer, indices = access_of(load)
+    places = [(number_of(index), number_of(extent)) for index, extent in zip(indices, buffer.shape, strict=True)]
+    return all(at is not None and extent is not None and 0 <= at < extent for at, extent in places)
 
 
 def _always_read(value: Any) -> Iterator[Any]:

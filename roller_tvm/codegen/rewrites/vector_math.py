@@ -17,20 +17,21 @@ from typing import Any
 from ...te.numbering import dtype_of_node
 from ..dialect import Dialect
 from ..flat import OURS, called, our_function
-from ..vector_functions import FUNCTIONS, defined, name_of
+from ..vector_functions import FUNCTIONS, MERGED, defined, name_of
 
 #: A number or a vector of the type that is computed so.
 _FLOAT32 = re.compile(r"float32(?:x(\d+))?")
+#: Functions that have a text.
+KNOWN = {*FUNCTIONS, *MERGED.values()}
 
 
 def with_vector_math(func: Any, dialect: Dialect, fast: bool = False) -> Any:
-    """Return a flattened PrimFunc without calls of these functions on float32."""
+    """Return a flattened PrimFunc without calls of these functions on float32, or of those that merge lanes."""
     used: set[tuple[str, int]] = set()
 
     def one(call: Any) -> Any | None:
         name = our_function(call) or called(call)
-        kind = _FLOAT32.fullmatch(dtype_of_node(call))
-        if name not in FUNCTIONS or not kind:
+        if name not in KNOWN or not (kind := _FLOAT32.fullmatch(dtype_of_node(call.args[-1]))):
             return None
         used.add((name, lanes := int(kind[1] or 1)))
         return _outside(name_of(name, lanes), call, dialect)
