@@ -50,6 +50,7 @@ BATCHES, NEARLY = (1, 2, 3, 5, 8, 13), 1.05
 def plan_families(
     operator: Operator, axes: Sequence[str], sliced: Sequence[bool], device: DeviceSpec,
     features: Features = NO_FEATURES, likely: int | Sequence[int] = LARGE, windows: bool = False,
+    pixels: bool = False,
 ) -> Iterator[PlanFamily]:  # fmt: skip
     """Yield families of plans of an operator, best first.
 
@@ -66,6 +67,8 @@ def plan_families(
         Size that the largest tiles are planned for, of all axes or of each.
     windows : bool
         True if tiles read more of an input than their own part: a convolution, a pooling.
+    pixels : bool
+        True if the axis is of all pixels of a picture.
 
     Examples
     --------
@@ -75,7 +78,7 @@ def plan_families(
     >>> family.member([1]).extents
     (1,)
     """
-    planning = _Planning(operator, tuple(axes), tuple(sliced), device, features)
+    planning = _Planning(operator, tuple(axes), tuple(sliced), device, features, pixels)
     if (blocks := planning.blocks()) is not None:
         yield blocks
     if planning.product:
@@ -86,7 +89,7 @@ def plan_families(
     if windows and pictures is not None:
         yield pictures
     elif pictures is not None:
-        rest = _put_in(pictures, rest, [TYPICAL // 2])
+        rest = _put_in(pictures, rest, [(TYPICAL // 2) ** 2 if pixels else TYPICAL // 2])
     yield from _put_in(planning.batches(), rest, BATCHES, NEARLY)
 
 
@@ -117,6 +120,7 @@ class _Planning:
     sliced: tuple[bool, ...]
     device: DeviceSpec
     features: Features
+    pixels: bool = False
 
     def __post_init__(self) -> None:
         if not all(self.sliced):  # lanes of unequal lengths go over an end that is not known
@@ -151,7 +155,7 @@ class _Planning:
     def is_picture(self) -> bool:
         """True for a product by constants with two open axes of its result: a convolution of one element."""
         constant = any(t.constant for t in self.small.inputs)
-        return self.product and constant and len([a for a in self.of_anchor if a]) > 1
+        return self.product and constant and (self.pixels or len([a for a in self.of_anchor if a]) > 1)
 
     def pictures(self) -> PlanFamily | None:
         """Return the family of tiles of rows and columns."""

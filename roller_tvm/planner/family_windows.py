@@ -11,10 +11,12 @@ from math import ceil, inf
 
 from ..roller.steps import Pack
 from .construction import RankedPlan
-from .family_values import MANY, Member, PlanFamily, Rule, packs_of, ranges
+from .family_values import LARGE, MANY, Member, PlanFamily, Rule, packs_of, ranges
 
 #: Rows of a tile, columns in register tiles; the tile of a small picture.
 HEIGHTS, REGISTERS, PICTURE_TILE = (4, 8), (1, 2), (2, 4)
+#: Register tiles of a run of pixels.
+RUNS = (2, 4, 8)
 #: Narrower tiles, as parts of the widest; rows of the last band, in which how many do not matter any more.
 NARROWER, BAND = (2, 4), 64
 #: Columns of a tile where a plan has no register tile, and sides of the picture that the register tile is taken from.
@@ -59,16 +61,16 @@ def window_family(
     def area(extents: Sequence[int]) -> int:
         return extents[columns] * (extents[rows] if rows is not None else 1)
 
-    large = plans(tile(PICTURE, PICTURE))
+    large = plans(tile(PICTURE, PICTURE if rows is not None else LARGE))
     if not large:
         return None
     best_tile = register(large[0])
     wide = best_tile[columns] if best_tile is not None else COLUMNS
-    highs = HEIGHTS if rows is not None else (1,)
+    highs, registers = (HEIGHTS, REGISTERS) if rows is not None else ((1,), RUNS)
     ones = tile(1, 1)
     one = {packs_of(p): p for p in reversed(plans(ones))}  # all tiles read constants that are packed in one way
     tried = [
-        (t, p) for t in (tile(h, n * wide) for h in highs for n in REGISTERS)
+        (t, p) for t in (tile(h, n * wide) for h in highs for n in registers)
         if (p := _first(plans(t), one)) is not None
     ]  # fmt: skip
     if not tried:

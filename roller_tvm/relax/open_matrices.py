@@ -94,7 +94,7 @@ class OpenProduct:
         if (known := kept.read()) is not None:
             return known
         instead = self._instead(used, units, emulated)
-        made, family = next(OpenFunction(func, self.device, name, likely=likely).schedules(instead))
+        made, family = next(OpenFunction(func, self.device, name, likely=likely, merges=False).schedules(instead))
         typical = self.tiles(max(used[0].first, TYPICAL), used[0].form)
         told = [f"{family.axes[0]} from {one.first}: {self.tiles(self._sizes[-1], one.form)}" for one in reversed(used)]
         words = {
@@ -121,7 +121,8 @@ class OpenProduct:
         """Return first size and form of each kernel: those of the least mean time of all sizes, one or two."""
         made = {form: [self.tiles(size, form) for size in self._sizes] for form in self._forms()}
         try:
-            _, family = next(OpenFunction(self.nest.func, self.device, "main", likely=self.likely).schedules())
+            opened = OpenFunction(self.nest.func, self.device, "main", likely=self.likely, merges=False)
+            _, family = next(opened.schedules())
         except RollerError:
             return []
         vectors = [log(family.seconds([size])) for size in self._sizes]

@@ -19,6 +19,7 @@ from ..te.quotient import nodes_of
 from ..tir.nodes import analyzer_of_tvm
 from ..tir.open_axes import OpenAxes, open_axes
 from ..tir.open_choice import Instead, chosen
+from ..tir.open_merged import merged_axes
 from ..tir.open_tiles import Turn, tiled_kernel
 from ..tir.read import TirReading, read_prim_func
 
@@ -37,6 +38,8 @@ class OpenFunction:
     tf32 : bool
     likely : tuple of (name, size)
         Sizes of its variables to plan for before others.
+    merges : bool
+        Whether neighbouring open axes may become one (`tir.open_merged`).
 
     Raises
     ------
@@ -48,11 +51,16 @@ class OpenFunction:
     >>> scheduled, family = next(OpenFunction(func, device, "matmul").schedules())
     """
 
-    def __init__(self, func: Any, device: DeviceSpec, name: str, tf32: bool = False, likely: Likely = ()) -> None:
+    def __init__(
+        self, func: Any, device: DeviceSpec, name: str, tf32: bool = False, likely: Likely = (), merges: bool = True
+    ) -> None:
         if device.kind not in ("cpu", "gpu"):
             raise UnsupportedOperator("open extents are planned for CPUs and GPUs", name, "name the sizes (buckets)")
         self.func, self.device, self.name, self.likely = func, device, name, dict(likely)
         self.axes: OpenAxes = open_axes(func)
+        self.merged = merged_axes(func) if merges and device.kind == "cpu" else None
+        if self.merged is not None:
+            self.axes = open_axes(self.merged.made)
         self.features = Features.of_tensor_ir(device, tf32)
         self._read: dict[tuple[int, ...], tuple[Any, TirReading]] = {}
 
@@ -73,7 +81,9 @@ class OpenFunction:
             lambda extents: self.reading(extents)[1].expression, [a.name for a in axes], [a.sliced for a in axes],
             self.device, self.features, [self._likely(a.extent) for a in axes],
         )  # fmt: skip
-        yield from grid_families(*asked) if self.device.kind == "gpu" else plan_families(*asked, self.axes.windows)
+        yield from grid_families(*asked) if self.device.kind == "gpu" else plan_families(
+            *asked, self.axes.windows, self.merged is not None
+        )
 
     def _likely(self, extent: Any) -> int:
         """The likely size of an axis, a large one where nothing tells it."""
@@ -110,6 +120,10 @@ class OpenFunction:
 
     def scheduled(self, family: PlanFamily, instead: Instead | None = None) -> Any:
         """Return the function with the schedule of a family, and another kernel before it."""
+        made = self._scheduled(family, instead)
+        return made if self.merged is None else self.merged.viewed(made)
+
+    def _scheduled(self, family: PlanFamily, instead: Instead | None) -> Any:
         used = sorted({rule.member for rule in family.rules})
         turns: list[Turn | None] = [None] * len(used)
         if family.in_turn:

@@ -14,6 +14,7 @@ from roller_tvm.planner.family_blocks import BLOCKS  # noqa: E402
 from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 from roller_tvm.te.numbering import PARALLEL  # noqa: E402
+from roller_tvm.tir.open_merged import merged_axes  # noqa: E402
 from roller_tvm.tir.open_places import loops as loops_of  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
@@ -117,6 +118,50 @@ def test_rows_of_a_picture_are_shared_among_the_cores():
 
 def test_a_convolution_of_single_pixels():
     same(convolution(32, 16, 1), SIZES)
+
+
+@pytest.mark.parametrize("channels, outputs", sampled([(24, 96), (48, 40), (16, 3)], 3))
+def test_pixels_are_one_axis(channels, outputs):
+    """A product of all pixels, to which a picture is added, in runs of one size; inputs lie anywhere in memory."""
+    weight = values(outputs, 1, 1, channels)
+    h, w = sides()
+
+    def body(b, x, other):
+        y = relax.op.nn.conv2d(x, relax.const(weight), data_layout="NHWC", kernel_layout="OHWI", out_layout="NHWC")
+        return b.emit(relax.op.nn.relu(b.emit(relax.op.add(b.emit(y), other))))
+
+    mod = module(body, (1, h, w, channels), (1, h, w, outputs))
+    _, report = schedule(prepare(mod, LLVM), LLVM)
+    (note,) = report.notes
+    tiles = sorted({int(rule.rsplit("=", 1)[1]) for rule in note.plan.split("; ")})
+    assert tiles[0] == 1 and len(tiles) > 1 and " and " not in note.plan
+    executable = planned(mod)
+    counts = {n + more for n in tiles for more in (-1, 0, 1)} | {2 * tiles[-1] + 1, 113}
+    for high, wide in [(1, n) for n in sorted(counts) if n] + [(n, 3) for n in tiles] + [(7, 13), (37, 29)]:
+        x, other = anywhere(1, high, wide, channels), anywhere(1, high, wide, outputs)
+        wanted = np.maximum(x.astype("float64") @ weight[:, 0, 0].T.astype("float64") + other, 0)
+        close(run(executable, x, other)[0], wanted)
+
+
+def anywhere(*shape):
+    """Values that are aligned to their elements alone."""
+    size = int(np.prod(shape))
+    return values(size + 1).reshape(-1)[1:].reshape(shape)
+
+
+@pytest.mark.parametrize("read, merges", [
+    (lambda x, row, i, j, k: x[i, j, k], True),
+    (lambda x, row, i, j, k: x[i, j, k] * row[j, k], False),  # a tensor of columns alone
+    (lambda x, row, i, j, k: x[i, te.min(j + 1, x.shape[1] - 1), k], False),
+])  # fmt: skip
+def test_axes_are_merged_where_all_tensors_have_both(read, merges):
+    (h, w), k = sides(), te.reduce_axis((0, 8), "k")
+    x, row = te.placeholder((h, w, 8), name="x"), te.placeholder((w, 8), name="row")
+    out = te.compute((h, w), lambda i, j: te.sum(read(x, row, i, j, k), [k]), name="out")
+    merged = merged_axes(te.create_prim_func([x, row, out], index_dtype_override="int64"))
+    assert (merged is not None) == merges
+    if merged is not None:
+        assert [len(p.shape) for p in merged.made.params] == [2, 2, 1]
 
 
 def test_a_pooling_of_any_picture():
