@@ -34,6 +34,18 @@ def test_the_pipeline_marks_what_it_schedules_and_what_it_builds_asks():
     assert asks(code_of(scheduled))
 
 
+def test_kernels_of_an_open_number_of_rows_ask_in_their_first_passes():
+    rng = np.random.default_rng(4)
+    w = rng.standard_normal((256, 768)).astype("float32")
+    mod = module(lambda b, v: b.emit(relax.op.matmul(v, relax.const(w))), (tvm.tirx.Var("n", "int64"), 256))
+    scheduled, _ = schedule(prepare(mod, LLVM), LLVM)
+    assert asks(code_of(scheduled))
+    machine = relax.VirtualMachine(build(mod, LLVM), tvm.cpu())
+    for rows in (1, 2, 3, 7, 8, 9, 15, 17, 64):
+        x = rng.standard_normal((rows, 256)).astype("float32")
+        np.testing.assert_allclose(machine["main"](x).numpy(), x @ w, rtol=1e-4, atol=1e-4)
+
+
 def test_weights_that_stream_through_ask_ahead_and_those_that_caches_keep_do_not():
     rng = np.random.default_rng(3)
     for size, streams in ((128, False), (512, True)):  # 64 KiB and 1 MiB of weights

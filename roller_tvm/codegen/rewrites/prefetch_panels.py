@@ -3,7 +3,8 @@
 When a network calls a kernel, its weights are in no cache: other kernels' weights have passed through since. A kernel
 that reads them when it needs them waits for memory, then computes from its caches while memory is idle: in ResNet-50 a
 convolution with 9 MB of weights takes 1.5 times as long as with its weights in the cache. Its loops tell the next
-reads: a panel of weights, the same one for each row of register tiles, and then the next panel.
+reads: a panel of weights, the same one for each row of register tiles, and then the next panel. Of an open number of
+rows the first ones ask for it.
 
 A product of few rows reads its weights once, in order: they stream through. A core's own prefetchers start anew at each
 page and keep few lines under way: 7 x 4096 x 4096 takes 3.3 ms where memory delivers the weights in 1.2 ms. Such a
@@ -19,12 +20,14 @@ from math import ceil, prod
 from typing import Any
 
 from ...device.known import estimate
-from ...te.numbering import PARALLEL
+from ...te.numbering import PARALLEL, dtype_of_node
 from ..dialect import SECOND_LEVEL, Dialect
 from ..flat import Memory, Sum, access_of, kind_of, loads_of, names_of, nests, number_of, statements, sum_of, with_body
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
+#: Passes through a panel in which the next one is asked for, if their number is open; later ones ask for nothing new.
+ROUNDS = 2
 _BITS_OF_A_BYTE = 8
 
 
@@ -178,9 +181,13 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
     asked: dict[int, list[Any]] = {}  # at the beginning of an innermost loop's body, by the hash of its variable
     for reads in vector_reads(func.body):
         loops = [loop for loop in reads.loops if number_of(loop.extent) != 1]
-        if memory.of(reads.buffer) in written or any(number_of(loop.extent) is None for loop in loops):
+        around = [
+            Around(number_of(loop.extent) or ROUNDS, reads.start.of(loop.loop_var), int(loop.kind) == PARALLEL)
+            for loop in loops
+        ]  # fmt: skip
+        open_loops = [number_of(loop.extent) is None for loop in loops]
+        if memory.of(reads.buffer) in written or any(a.stride for a, o in zip(around, open_loops, strict=True) if o):
             continue
-        around = [Around(int(loop.extent), reads.start.of(loop.loop_var), int(loop.kind) == PARALLEL) for loop in loops]
         bytes_of = _element_bytes(reads.buffer)
         line = line_bytes // bytes_of
         ahead = next_panel(around, reads.width, line, threads) or further_on(
@@ -189,8 +196,11 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         if ahead is None:
             continue
         moved = dict(reads.start.terms)
-        for loop, stride in zip(loops, ahead.strides, strict=True):
-            moved[hash(loop.loop_var)] = loop.loop_var, stride
+        for loop, stride, is_open in zip(loops, ahead.strides, open_loops, strict=True):
+            trip = loop.loop_var
+            if is_open:
+                trip = tir.min(trip, tir.const(ROUNDS - 1, dtype_of_node(trip)))
+            moved[hash(trip)] = trip, stride
         index = Sum(reads.start.number + ahead.shift, moved)
         for n in range(ahead.lines):
             ask = dialect.asking(reads.buffer, index.plus(Sum(n * line)).expression(tir), SECOND_LEVEL)
