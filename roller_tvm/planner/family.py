@@ -15,7 +15,7 @@ from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..ir import Stage, TensorExpression, dtype_bytes
 from ..ir.pattern import is_contraction
-from ..micro_perf.cpu_caches import passing_seconds
+from ..micro_perf.cpu_caches import near_seconds, passing_seconds
 from ..roller.features import NO_FEATURES, Features
 from .construct import construct
 from .construction import RankedPlan
@@ -165,8 +165,13 @@ class _Planning:
         alone, features = replace(self.device, units=1), replace(self.features, open_sides=True)
         return window_family(
             self.axes, self.sliced, sides, lambda extents: self._plans(extents, alone, features), self._all,
-            self._register, self.device.units,
+            self._register, self._passing, self.device.units,
         )  # fmt: skip
+
+    def _passing(self, ranked: RankedPlan) -> float:
+        """Return the seconds in which a core moves what the nests of a tile's plan hand on."""
+        between, output = _between(ranked), ranked.plan.expression.output
+        return near_seconds(between, between + _bytes([output]), self.device)
 
     def batches(self) -> PlanFamily | None:
         """Return the family of tiles of images; None if one element of the axis is no picture, or several are open."""
@@ -186,15 +191,12 @@ class _Planning:
             return None
         alone = replace(self.device, units=1)
 
-        def size(stages: Sequence[Stage]) -> int:
-            return sum(prod(a.extent for a in s.spatial) * dtype_bytes(s.dtype) for s in stages)
-
         def near(ranked: RankedPlan) -> bool:
             """Return whether sums hand on more than the operator returns, in a core's cache."""
             stages, programs = ranked.plan.expression, ranked.plan.programs
-            between = size([stages.stage(p.output) for p in programs[:-1]])
+            between = _between(ranked)
             sums = [p for p in programs if stages.stage(p.anchor).reduce]
-            return len(sums) > 1 and between > size([stages.output]) and not passing_seconds(between, self.device)
+            return len(sums) > 1 and between > _bytes([stages.output]) and not passing_seconds(between, self.device)
 
         def plans(elements: int) -> list[RankedPlan]:
             return [p for p in self._plans([elements], alone) if near(p)]
@@ -308,3 +310,12 @@ class _Planning:
                 for n, m in enumerate(members)
             )  # fmt: skip
             yield PlanFamily(self.axes, self.sliced, tuple(members), rules, True)
+
+
+def _bytes(stages: Sequence[Stage]) -> int:
+    return sum(prod(a.extent for a in s.spatial) * dtype_bytes(s.dtype) for s in stages)
+
+
+def _between(ranked: RankedPlan) -> int:
+    """Return the bytes that a plan's nests hand on to each other."""
+    return _bytes([ranked.plan.expression.stage(p.output) for p in ranked.plan.programs[:-1]])

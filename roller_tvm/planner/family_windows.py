@@ -14,7 +14,7 @@ from .construction import RankedPlan
 from .family_values import LARGE, MANY, Member, PlanFamily, Rule, packs_of, ranges
 
 #: Rows of a tile, columns in register tiles; the tile of a small picture.
-HEIGHTS, REGISTERS, PICTURE_TILE = (4, 8), (1, 2), (2, 4)
+HEIGHTS, REGISTERS, PICTURE_TILE = (2, 4, 8), (1, 2), (2, 4)
 #: Register tiles of a run of pixels.
 RUNS = (2, 4, 8)
 #: Narrower tiles, as parts of the widest; rows of the last band, in which how many do not matter any more.
@@ -30,7 +30,7 @@ Register = Callable[[RankedPlan], tuple[int, ...] | None]
 
 def window_family(
     axes: Sequence[str], sliced: Sequence[bool], sides: Sequence[int], plans: Plans, all_of: Callable[[int], list[int]],
-    register: Register, units: int,
+    register: Register, passing: Callable[[RankedPlan], float], units: int,
 ) -> PlanFamily | None:  # fmt: skip
     """Return the family of tiles with the least predicted time, None if there is none.
 
@@ -45,6 +45,8 @@ def window_family(
         The same extent for all axes.
     register : function of RankedPlan
         A plan's register tile along the open axes.
+    passing : function of RankedPlan
+        Seconds of moving what its nests hand on, such as a copy with its padding, beside the plan's own.
     units : int
         Cores.
     """
@@ -75,7 +77,7 @@ def window_family(
     ]  # fmt: skip
     if not tried:
         return None
-    extents, best = min(tried, key=lambda pair: pair[1].seconds / area(pair[0]))
+    extents, best = min(tried, key=lambda pair: (pair[1].seconds + passing(pair[1])) / area(pair[0]))
     packs, wide = packs_of(best), extents[columns]
     found = {tuple(extents): best}
     narrow = [wide // part for part in NARROWER if wide // part > 1]
@@ -85,7 +87,7 @@ def window_family(
         found |= {tuple(own): same} if same is not None else {}
     found |= {tuple(ones): one[packs]}
     members = [
-        Member(own, ranked, _many(own, ranked, rows, plans, register) / units)
+        Member(own, ranked, (_many(own, ranked, rows, plans, register) + passing(ranked)) / units)
         for own, ranked in found.items()
         if all(e <= most for e, most in zip(own, extents, strict=True))
     ]

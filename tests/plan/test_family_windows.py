@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.cpu_caches import near_seconds
+from roller_tvm.micro_perf.cpu_rates import of_bytes
 from roller_tvm.planner.construct import construct
-from roller_tvm.planner.family import plan_families
+from roller_tvm.planner.family import _Planning, plan_families
 from roller_tvm.planner.family_values import EACH, TOLERATED, Member
 from roller_tvm.planner.family_windows import BAND, _rules
 
@@ -70,8 +72,40 @@ def test_narrower_tiles_are_halves_and_quarters_of_the_widest():
 
     family = next(plan_families(convolution, ["y", "x"], [True, True], CPU, windows=True))
     high, wide = family.members[0].extents
-    assert wide >= 4 and high in (4, 8)
+    assert wide >= 4 and high in (2, 4, 8)
     assert [m.extents for m in family.members if m.extents[0] == high] == [
         (high, width) for width in (wide, wide // 2, wide // 4) if width > 1
     ]
     assert family.members[-1].extents == (1, 1)
+
+
+def test_a_tile_pays_for_what_leaves_the_nearest_cache(monkeypatch):
+    """Of tiles that are alike otherwise: the copy of a small one stays near."""
+
+    def depthwise(extents):
+        return operator("depthwise_conv2d_nhwc", n=1, h=extents[0] + 4, w=extents[1] + 4, c=128, kh=5, kw=5)
+
+    def largest():
+        return next(plan_families(depthwise, ["y", "x"], [True, True], CPU, windows=True)).members[0].extents
+
+    monkeypatch.setattr(_Planning, "_passing", lambda _planning, ranked: 0.0)
+    free = largest()
+    monkeypatch.setattr(_Planning, "_passing", lambda _planning, ranked: float(pixels(ranked) > 2 * 8))
+    assert pixels_of(largest()) <= 2 * 8 < pixels_of(free)
+
+
+def pixels(ranked):
+    return pixels_of([a.extent for a in ranked.plan.expression.output.spatial[1:3]])
+
+
+def pixels_of(extents):
+    return extents[0] * extents[1]
+
+
+@pytest.mark.parametrize("share, moves", [(0.3, False), (0.9, True), (3.0, True)])
+def test_what_leaves_the_nearest_cache_is_moved_at_the_rate_of_the_next_one(share, moves):
+    (_, near, _), (_, _, rate), *_ = of_bytes(CPU, 4).caches
+    size = int(share * near)
+    assert near_seconds(size, 2 * size, CPU) == pytest.approx(
+        3 * size / rate / (CPU.clock_ghz * 1e9) if moves else 0.0
+    )  # fmt: skip
