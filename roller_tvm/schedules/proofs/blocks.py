@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from .held import memory_of
 INSTANCE = "roller_instance"
 #: What a schedule appends to the name of a block's parts, and to that of a block of parts of a sum (``rfactor``).
 _PARTS, _FACTORED = ("_init", "_update"), "_rf"
+#: What it appends to the name of a tensor that it copies, or computes, in other memory.
+_COPIED = re.compile(r"_(shared|local)(\.\w+)?$")
 #: ``IterVar.iter_type`` of an axis that goes along an output, and of one that is summed.
 _SPATIAL, _SUMMED = 0, 2
 
@@ -73,10 +76,13 @@ class Blocks:
         return next((self.by_memory.get(m) for m, n in self.positions.items() if n == position), None)
 
     def named(self, name: str) -> Block | None:
-        """Return a block by its name, or that of a part of it after a schedule."""
+        """Return a block by its name, that of a part of it after a schedule, or that of its tensor's copy."""
         if name in self.by_name:
             return self.by_name[name]
-        return next((self.by_name.get(name.removesuffix(part)) for part in _PARTS if name.endswith(part)), None)
+        parts = (self.by_name.get(name.removesuffix(part)) for part in _PARTS if name.endswith(part))
+        copied = _COPIED.sub("", name)
+        copies = (b for b in self.by_name.values() if copied != name and copied in (b.name, str(b.store.buffer.name)))
+        return next(parts, None) or next(copies, None)
 
     def of_parts(self, name: str) -> Block | None:
         """Return the sum of which a block has parts, by their name."""

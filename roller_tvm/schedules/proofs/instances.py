@@ -105,7 +105,8 @@ class _Instances:
             if elements is None:  # of the same index, told by data
                 return
             named = elements.set_tuple_name(self.isl.dim_type.out, access.buffer.space)
-            if not ((access.exact or access.open) and access.elements.is_subset(named)):
+            own = access.elements.intersect_domain(elements.domain())
+            if not ((access.exact or access.open) and own.is_subset(named)):
                 raise _Open(access.text)
             return
         if elements is None or not (access.exact or access.open):
@@ -123,11 +124,12 @@ class _Instances:
             if own.is_empty():
                 continue
             instance, begins = source.instance, block is not None and source.tree == f"={block.init}"
+            copied = isinstance(source.tree, int) and number in self.kernel.copies
             if not (source.update or begins or source.meets):
                 whole = own.domain() if whole is None else whole.union(own.domain())
             if source.update or source.meets:
                 adding.append((source, own))
-            elif instance is not None:
+            elif instance is not None and not (copied and (instance.why or instance.block is not block)):
                 if instance.block is not block:
                     raise _Open(source.text)
                 if not own.apply_range(instance.written).is_subset(elements):
@@ -135,7 +137,7 @@ class _Instances:
                 self._later(source)
             elif begins:
                 starts = True
-            elif isinstance(source.tree, int) and number in self.kernel.copies:
+            elif copied:
                 passed = own.reverse().apply_range(elements)
                 if not passed.is_single_valued():
                     raise _Open(f"one copy for several elements, {source.text}")

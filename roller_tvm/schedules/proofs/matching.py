@@ -103,7 +103,7 @@ def instance_of(
         places = {hash(index): value for index, value in zip(block.store.indices, store.indices, strict=True)}
         zero = dialect_here().tir.const(0, "int64")
         values = [places.get(hash(axis.var), zero) for axis in block.axes]
-    if (block.init is not None) != bool(statement.update) or reader.folding is not None:
+    if (block.init is not None) != bool(statement.update):
         return None
     try:
         return _Match(reader, store, statement, block, values, blocks, present, sizes).found()
@@ -169,7 +169,7 @@ class _Match:
         equal = " and ".join(f"o{n} = {t}" for n, t in enumerate(told)) or "true"
         result = f"{space}[{', '.join(f'o{n}' for n in range(len(told)))}]"
         made = self.reader._parsed(self.reader.isl.Map, f"{{ {self.space} -> {result} : {closed(text, equal)} }}")
-        return made.intersect_domain(self.where)
+        return made.intersect_domain(self.where) if self.where.is_subset(made.domain()) else None
 
     def _terms(self) -> Any:
         """Return the instances of each element of the block's tensor; None if isl has no words for its extents."""
