@@ -37,6 +37,7 @@ from .dynamic import Buckets, Sizes
 from .empty import EmptyReductions, InitialValuesFirst, LoopsOfSome, ScansOfNothing
 from .enlarging import open_rules
 from .folding import FoldScales
+from .grouped import GroupedProducts
 from .importers import bound
 from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
@@ -113,6 +114,7 @@ def prepare(
         SumsAsAdditions(),
         *([SquaresOfPixels()] if target.kind.name == "llvm" else []),
         PowersAsProducts(),
+        GroupedProducts(),
         PoolsOfPixels(),
         FoldScales(),
         passes.CanonicalizeBindings(),
