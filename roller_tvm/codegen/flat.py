@@ -273,6 +273,14 @@ _MADE_OF = {
 _FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "body")
 
 
+def memory_of(buffer: Any) -> int:
+    """Return the same number for a buffer and its other views."""
+    if kind_of(buffer) == "Var" or not hasattr(buffer, "data"):
+        return hash(buffer)
+    data = buffer.data
+    return hash(data) if kind_of(data) == "Var" else hash(buffer)
+
+
 def direct_parts(expression: Any) -> list[Any]:
     """Return the expressions of which an expression is made, each once, with none of their own."""
     return _known(expression, "parts", _parts)

@@ -8,8 +8,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..codegen.dialect import dialect_here
-from ..codegen.flat import access_of, is_load, kind_of, parts_of
-from ..schedules.proofs.blocks import INSTANCE, Blocks, memory_of, same
+from ..codegen.flat import access_of, is_load, kind_of, memory_of, parts_of
+from ..schedules.proofs.blocks import INSTANCE, Blocks, same
 from ..schedules.proofs.parts import axes_of_parts
 from ..te.numbering import dtype_of_node
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, number_of, parts_of
+from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, memory_of, number_of, parts_of
 from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
 from .cases import Sizes
 from .digits import fused_from
 from .folds import Folding, Unfoldable, groups_of
-from .held import held_at, memory_of
+from .held import held_at
 from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
 from .meetings import Tree
 from .naming import Naming

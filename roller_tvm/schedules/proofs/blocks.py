@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...codegen.flat import access_of, children, is_load, kind_of, number_of, parts_of
-from .held import memory_of
+from ...codegen.flat import access_of, children, is_load, kind_of, memory_of, number_of, parts_of
 
 #: Attribute around a store that names the block and the values of its axes.
 INSTANCE = "roller_instance"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...codegen.flat import access_of, children, is_load, kind_of, number_of, parts_of, values_of
+from ...codegen.flat import access_of, children, is_load, kind_of, memory_of, number_of, parts_of, values_of
 from .ways import IMMEDIATE
 
 
@@ -49,11 +49,3 @@ def _in_order(statement: Any, always: bool) -> Iterator[tuple[Any, bool]]:
     inside = always and kind_of(statement) not in ("For", "IfThenElse", "While")
     for part in children(statement):
         yield from _in_order(part, inside)
-
-
-def memory_of(buffer: Any) -> int:
-    """Return the same number for a buffer and its other views."""
-    if kind_of(buffer) == "Var" or not hasattr(buffer, "data"):
-        return hash(buffer)
-    data = buffer.data
-    return hash(data) if kind_of(data) == "Var" else hash(buffer)

@@ -73,7 +73,7 @@ class _Instances:
         if not self.flow.finals:
             raise _Open("no outputs")
         for position, buffer in enumerate(self.params):
-            block = None if self.kernel.writing is None else self.kernel.writing(position)
+            block = None if self.kernel.blocks is None else self.kernel.blocks.writing(position)
             final = self.flow.finals.get(buffer.number)
             if block is None:
                 if final is None:  # an input

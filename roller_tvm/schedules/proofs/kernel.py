@@ -249,7 +249,7 @@ class Kernel:
     threads: int = 1
     #: Statements that copy an element as it is.
     copies: set[int] = field(default_factory=set)
-    #: Position of a parameter -> the block that writes it (``blocks.py``).
-    writing: Any = None
+    #: Those of the function before its schedule (``Blocks``).
+    blocks: Any = None
     #: What barriers separate, once asked for (``Walls``).
     walls: Any = None

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.dialect import dialect_here
-from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, parts_of
+from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, memory_of, parts_of
 from ...te.numbering import dtype_of_node
 from .accesses import Accesses, closed, direct_parts
 from .blocks import Block, Blocks, same
 from .folds import Unfoldable
-from .held import held_at, memory_of
+from .held import held_at
 from .kernel import Statement
 from .ways import EITHER, IMMEDIATE
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...codegen.flat import LETS, access_of, called, is_load, kind_of, number_of, parts_of, statements
+from ...codegen.flat import LETS, access_of, called, is_load, kind_of, memory_of, number_of, parts_of, statements
 from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
@@ -15,7 +15,7 @@ from .blocks import INSTANCE, Blocks
 from .cases import ANY, Sizes
 from .digits import cuts_of, strides_of
 from .folds import Folding, Unfoldable
-from .held import held_in, memory_of
+from .held import held_in
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
 from .launches import launch_of
 from .matching import added, instance_of
@@ -83,7 +83,7 @@ class _Reader(Accesses):
     def __init__(self, open_sizes: Sizes, flat: bool, folds: bool, blocks: Blocks | None = None) -> None:
         super().__init__(open_sizes, flat, folds)
         self.blocks, self.present, self.their_sizes = blocks, frozenset[str](), dict[int, Any]()
-        self.kernel.writing = None if blocks is None else blocks.writing
+        self.kernel.blocks = blocks
 
     def function(self, func: Any) -> None:
         mapped = getattr(func, "buffer_map", None)
@@ -97,7 +97,7 @@ class _Reader(Accesses):
         self.values |= held_in(func.body)
         self.present = self._present(func.body)
         if self.blocks is not None and not self.blocks.are_of(func):
-            self.blocks = self.kernel.writing = None
+            self.blocks = self.kernel.blocks = None
         self.their_sizes = self.blocks.sizes_of(func) if self.blocks is not None else {}
         self.within = self.open_sizes.within(self.kernel.parameters)
         if not self._chosen(func.body):
