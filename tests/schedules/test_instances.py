@@ -151,6 +151,33 @@ def test_sums_in_parts_of_another_start_are_not_proven():
         key: one for key in blocks.by_memory})).answer == "undecided"  # fmt: skip
 
 
+def test_a_sum_that_each_thread_has_as_a_whole_is_not_proven():
+    """32 threads that each add all terms: the sum 32 times."""
+    tir = dialect_here().tir
+    func, reference, blocks = lowered(tensors_of("reduce_sum shape=4x64 axis=1"), "v100")
+    assert prove_lowered(func, reference).answer == by_blocks(func, blocks).answer == "proven"
+    loops = []
+
+    def longer(loop):
+        loops.append(loop.loop_var)
+        return tir.For(loop.loop_var, loop.min, tir.const(64, "int32"), loop.kind, loop.body, None, {})
+
+    def whole(load):
+        return tir.BufferLoad(load.source, [load.indices[0], loops[0]]) if len(load.indices) == 2 else None
+
+    def marked(mark):
+        if mark.attr_key != "roller_instance":
+            return None
+        named = tir.call_extern("int64", str(mark.value.args[0].value), mark.value.args[1], loops[0])
+        return tir.AttrStmt(mark.node, mark.attr_key, named, mark.body)
+
+    wrong = changed(changed(func, tir.For, longer), dialect_here().loads, whole)
+    for mutant in (wrong, changed(wrong, tir.AttrStmt, marked)):
+        assert is_wrong(mutant, answer(reference))
+        assert by_blocks(mutant, blocks).answer == "undecided"
+        assert prove_lowered(mutant, reference).answer != "proven"
+
+
 def gathered(place):
     """Rows at places that data tell, scaled."""
     from tvm import te

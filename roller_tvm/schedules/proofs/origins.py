@@ -208,11 +208,14 @@ class Origins:
                 return f"input {root[0]}#{at}"
             targets = by_target(self.flow.sources.get((statement.number, n), library().UnionMap("{ }")))
             sources = [self.flow.kernel.statements[t] for t in targets]
-            adding = [s for s in sources if s.update]
+            adding = [s for s in sources if s.update or s.meets]
             trees = [self._tree(s, depth - 1, at) if depth else None for s in adding or sources]
             if len({words_of(tree, False) for tree in trees}) != 1 or trees[0] is None:  # threads' sums among them
                 return f"several#{at}"
-            kind = f"all {adding[0].update}" if adding else ""
+            kinds = {s.update or (s.adds[0] if s.adds else "") for s in adding}
+            if len(kinds) > 1:
+                return f"several#{at}"
+            kind = f"all {next(iter(kinds))}" if kinds else ""
             return trees[0] if not adding or (isinstance(trees[0], tuple) and trees[0][0] == kind) else (kind, trees[0])
 
         return grown(statement.tree, leaf)

@@ -399,7 +399,8 @@ class _Reader(Accesses):
         found = tuple(a for a in made_reads if a is not None)
         plain = len(sources) == len(reads) == len(found) == 1 and is_load(sources[0]) and number_of(condition) == 1
         adds = (self.combiner, 0) if plain and self.combiner in EITHER else None
-        self.kernel.statements[-1] = replace(last, accesses=(*found, *last.accesses), adds=adds, meets=True)
+        self.kernel.statements[-1] = replace(last, accesses=(*found, *last.accesses), adds=adds, meets=True,
+                                               tree=None if adds is None else 0)  # fmt: skip
 
     def _of_group(self, read: Any, group: dict[str, tuple[Dim, str]], extra: list[str]) -> Access | None:
         number, dims = len(self.kernel.statements), [p for p in self.place if isinstance(p, Dim)]
