@@ -37,7 +37,7 @@ from ..micro_perf.cpu_caches import may_scatter
 from ..micro_perf.cpu_constants import CALL, GUARDED_LOADS, RUN_START, STAGE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
-from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.geometry import Geometry, Tile, in_memory
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
@@ -50,6 +50,8 @@ from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     """Return ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
+    if not ctx.geometry.reduce:
+        ctx = ctx.over(in_memory(ctx.geometry, ctx.nest.inlined))
     g, device = ctx.geometry, ctx.device
     rates = ctx.rates
     last = g.vector_axis

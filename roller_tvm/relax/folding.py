@@ -30,6 +30,7 @@ _NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "relax.negative": np.negative,
     "relax.sqrt": np.sqrt,
     "relax.isnan": np.isnan,
+    "relax.less": np.less,
     "relax.where": np.where,
 }
 #: Operators that the ONNX importer leaves as TE, by the operator that they are.
@@ -38,6 +39,8 @@ _PRODUCTS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul")
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 #: Types whose products keep enough digits to be folded into one constant.
 _FOLDED = ("float32", "float64")
+#: Types of sizes and indices.
+_COUNTED = ("int64",)
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,8 @@ class _Folder(relax.PyExprMutator):
         if not isinstance(value, relax.Call):
             return None
         name = getattr(value.op, "name", "")
+        if name == "relax.shape_to_tensor":
+            return _extents(value.args[0])
         tensors = [a for a in value.args if not isinstance(a, relax.ShapeExpr)]
         data = [d for a in tensors if (d := self._constant(a)) is not None]
         if not data or len(data) < len(tensors):
@@ -187,7 +192,9 @@ class _Folder(relax.PyExprMutator):
         if name == "relax.permute_dims":
             axes = value.attrs.axes
             return np.ascontiguousarray(np.transpose(data[0], None if axes is None else [int(a) for a in axes]))
-        if name in _NUMPY and str(value.ty.dtype) in (*_FOLDED, "bool"):
+        if name == "relax.take" and data[1].ndim == 0 and value.attrs.axis is not None and data[0].ndim == 1:
+            return data[0][int(data[1])] if -data[0].size <= data[1] < data[0].size else None
+        if name in _NUMPY and str(value.ty.dtype) in (*_FOLDED, *_COUNTED, "bool"):
             return np.asarray(_NUMPY[name](*data)).astype(str(value.ty.dtype))
         return None
 
@@ -293,6 +300,14 @@ def rounds(term: np.ndarray, dtype: str) -> bool:
     (True, False)
     """
     return bool(np.any(np.abs(term) * np.finfo(dtype).eps >= 1 / 2))
+
+
+def _extents(shape: Any) -> np.ndarray | None:
+    """The extents of a shape; None if one is open."""
+    values = getattr(getattr(shape, "ty", None), "values", None)
+    if values is None or not all(isinstance(e, tvm.tirx.IntImm) for e in values):
+        return None
+    return np.array([int(e) for e in values], "int64")
 
 
 def _exact(array: np.ndarray) -> Any:

@@ -45,6 +45,7 @@ from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .matrix_products import MatrixProducts
 from .merged import MergeAxes
+from .moved_parts import MovedParts
 from .names import LowerCaseBuffers
 from .pools import PoolsOfPixels
 from .powers import PowersAsProducts
@@ -117,6 +118,7 @@ def prepare(
         GroupedProducts(),
         PoolsOfPixels(),
         FoldScales(),
+        MovedParts(),
         passes.CanonicalizeBindings(),
         *(cpu if target.kind.name == "llvm" else []),
         ScansOfNothing(),

@@ -1,0 +1,136 @@
+"""MovedParts: parts of a tensor that is moved are moved one by one, each on the way to its own reader.
+
+Attention writes queries, keys and values as one tensor, permutes it, and takes three parts of it; keys are turned once
+more. FuseOps makes no kernel of operators between which a tensor has several readers: the whole is written, then each
+part again. Here each part has the permutation to itself, and is one kernel with all that follows it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..codegen.flat import number_of
+from .constants import array_of
+from .dataflow import rewritten
+from .dead_code import without_dead_code
+
+#: Operators that give each element of their result one element of their argument.
+_MOVES = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze")
+_PART = "relax.strided_slice"
+
+
+@tvm.transform.module_pass(opt_level=0, name="MovedParts")
+class MovedParts:
+    """Move parts of tensors one by one; functions that write in place stay.
+
+    Only where each reader of what is moved takes a part, and the parts are no more than the whole. A ``take`` of one
+    known index becomes such a part. Put it before ``LegalizeOps``, after constants are folded.
+
+    Examples
+    --------
+    >>> mod = MovedParts()(mod)
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its functions rewritten."""
+        sliced = rewritten(mod, _Slices)
+        return without_dead_code(rewritten(without_dead_code(sliced), _Apart))
+
+
+@relax.expr_functor.mutator
+class _Slices(relax.PyExprMutator):
+    """Makes a slice of a ``take`` of one index."""
+
+    def visit_call_(self, op: Any) -> Any:
+        op = super().visit_call_(op)
+        if getattr(op.op, "name", "") != "relax.take" or op.attrs.axis is None:
+            return op
+        index, shape = array_of(op.args[1]), _shape(op.args[0])
+        if index is None or index.ndim or shape is None:
+            return op
+        axis, at = int(op.attrs.axis) % len(shape), int(index)
+        if not 0 <= at < shape[axis]:
+            return op
+        part = self.builder_.emit(relax.op.strided_slice(op.args[0], [axis], [at], [at + 1]))
+        return relax.op.squeeze(part, [axis])
+
+
+@relax.expr_functor.visitor
+class _Readers(relax.PyExprVisitor):
+    """The calls that read each variable, and what each is bound to; `None` among the readers for any other use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[Any, list[Any]] = {}
+        self.bound: dict[Any, Any] = {}
+        self._call: Any = None
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self.bound[binding.var] = binding.value
+        self._call = binding.value if isinstance(binding.value, relax.Call) else None
+        self.visit_expr(binding.value)
+        self._call = None
+
+    def visit_var_(self, op: Any) -> None:
+        self.readers.setdefault(op, []).append(self._call)
+
+    def visit_dataflow_var_(self, op: Any) -> None:
+        self.visit_var_(op)
+
+
+@relax.expr_functor.mutator
+class _Apart(relax.PyExprMutator):
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._read = _Readers()
+        self._known = False
+
+    def visit_function_(self, op: Any) -> Any:
+        if not self._known:  # the outermost: what is inside of others reads its variables too
+            self._read.visit_expr(op)
+            self._known = True
+        return super().visit_function_(op)
+
+    def visit_call_(self, op: Any) -> Any:
+        if getattr(op.op, "name", "") == _PART and op.args and self._in_parts(op.args[0]):
+            moved = self._moved(op.args[0], True)
+            return relax.Call(op.op, [moved, *map(self.visit_expr, op.args[1:])], op.attrs, op.ty_args)
+        return super().visit_call_(op)
+
+    def _in_parts(self, whole: Any) -> bool:
+        """Return whether all readers of what a call moves take parts, which are no more than the whole."""
+        readers = self._read.readers.get(whole, [])
+        if not self._moves(whole) or len(readers) < 2 or any(getattr(_op(r), "name", "") != _PART for r in readers):
+            return False
+        sizes = [_shape(reader) for reader in (*readers, whole)]
+        if any(size is None for size in sizes):
+            return False
+        *parts, full = (prod(size) for size in sizes if size is not None)
+        return sum(parts) <= full
+
+    def _moves(self, var: Any) -> bool:
+        return getattr(_op(self._read.bound.get(var)), "name", "") in _MOVES
+
+    def _moved(self, var: Any, first: bool) -> Any:
+        """Return what is moved, by calls of its own up to what moves nothing or has other readers."""
+        if not self._moves(var) or not first and len(self._read.readers.get(var, [])) > 1:
+            return self.visit_expr(var)
+        call = self._read.bound[var]
+        arguments = [self._moved(call.args[0], False), *map(self.visit_expr, call.args[1:])]
+        return self.builder_.emit(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+
+
+def _op(value: Any) -> Any:
+    return value.op if isinstance(value, relax.Call) else None
+
+
+def _shape(expr: Any) -> list[int] | None:
+    found = getattr(getattr(expr, "ty", None), "shape", None)
+    if not isinstance(found, relax.ShapeExpr):
+        return None
+    extents = [number_of(extent) for extent in found.values]
+    return None if None in extents else [extent for extent in extents if extent is not None]
