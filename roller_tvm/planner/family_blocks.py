@@ -15,7 +15,7 @@ from .construction import RankedPlan
 from .family_values import Member, PlanFamily, Rule, packs_of, ranges
 
 #: Elements of the blocks. Larger ones are no faster: 96 to 24 channels, 1280 squares, 8 or 16 of them a block: 1.7 ms.
-BLOCKS = (16, 4, 1)
+SQUARES = (16, 4, 1)
 
 #: From elements of a block to plans for one core, best first.
 Plans = Callable[[int], Sequence[RankedPlan]]
@@ -37,7 +37,7 @@ def block_family(axis: str, plans: Plans, units: int) -> PlanFamily | None:
     True
     """
     found: list[dict[tuple[Pack, ...], RankedPlan]] = []
-    for size in BLOCKS:
+    for size in SQUARES:
         found.append({packs_of(p): p for p in sorted(plans(size), key=lambda p: -p.seconds)})
         if not found[-1]:
             return None
@@ -48,9 +48,9 @@ def block_family(axis: str, plans: Plans, units: int) -> PlanFamily | None:
     times = [by[packs].seconds for by in found]
 
     def seconds(member: int, elements: int) -> float:
-        size = BLOCKS[member]
+        size = SQUARES[member]
         return ceil(ceil(elements / size) / units) * times[member] if size <= elements else inf
 
-    members = [Member((size,), by[packs], by[packs].seconds / units) for size, by in zip(BLOCKS, found, strict=True)]
+    members = [Member((size,), by[packs], by[packs].seconds / units) for size, by in zip(SQUARES, found, strict=True)]
     rules = tuple(Rule(n, ((0, first, last),)) for n, first, last in ranges(len(members), seconds))
     return PlanFamily((axis,), (True,), tuple(members), rules, True)

@@ -8,7 +8,7 @@ import pytest
 from roller_tvm.ir.operators import operator
 from roller_tvm.planner.construct import construct
 from roller_tvm.planner.family import _Planning
-from roller_tvm.planner.family_blocks import BLOCKS, block_family
+from roller_tvm.planner.family_blocks import SQUARES, block_family
 from roller_tvm.planner.family_values import EACH, TOLERATED
 from roller_tvm.roller.features import NO_FEATURES
 
@@ -27,7 +27,7 @@ def taking(seconds):
 @pytest.mark.parametrize("cores", [1, 3])
 @pytest.mark.parametrize("each", [(16.0, 5.0, 2.0), (12.0, 4.0, 1.1), (40.0, 4.0, 1.0)])
 def test_a_number_of_elements_has_the_block_that_keeps_the_busiest_core_shortest(cores, each):
-    seconds = dict(zip(BLOCKS, each, strict=True))
+    seconds = dict(zip(SQUARES, each, strict=True))
     family = block_family("t", lambda size: [taking(2 * seconds[size]), taking(seconds[size])], cores)
     assert family.parallel
     for elements in range(1, EACH + 9):
@@ -36,7 +36,7 @@ def test_a_number_of_elements_has_the_block_that_keeps_the_busiest_core_shortest
         assert times[own] <= TOLERATED * min(times.values()) * (1 + 1e-9) or elements > EACH
 
 
-@pytest.mark.parametrize("without", BLOCKS)
+@pytest.mark.parametrize("without", SQUARES)
 def test_each_block_needs_a_plan(without):
     assert block_family("t", lambda size: [] if size == without else [taking(1.0)], 2) is None
 

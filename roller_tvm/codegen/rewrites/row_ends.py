@@ -31,8 +31,8 @@ from ..flat import (
 )
 from ..vector_functions import MERGED
 
-#: Trips from which one reciprocal takes less time than the divisions.
-TRIPS = 4
+#: Trips from which one reciprocal takes less time than the divisions, and halves than one lane after the other.
+REPAID = 4
 #: Numbers whose reciprocals have all digits: from 2 to the power of -126 to 2 to the power of 126.
 NORMAL = (2.0**-126, 2.0**126)
 _FLOAT = "float32"
@@ -67,7 +67,7 @@ def _merged(loop: Any, memory: Memory, named: dict[int, Any], dialect: Dialect) 
     if kind_of(store) != "BufferStore":
         return None
     function = MERGED.get(kind_of(store.value))
-    if function is None or not lanes or lanes < TRIPS or lanes & (lanes - 1) or number_of(loop.min) != 0:
+    if function is None or not lanes or lanes < REPAID or lanes & (lanes - 1) or number_of(loop.min) != 0:
         return None
     total, own = store.value.a, store.value.b
     if not (is_load(total) and is_load(own)) or dtype_of_node(total) != _FLOAT or dtype_of_node(own) != _FLOAT:
@@ -97,7 +97,7 @@ def _index(base: Sum, like: Any, tir: Any) -> Any:
 def _multiplied(loop: Any, memory: Memory, dialect: Dialect) -> Any | None:
     """Return a loop that divides by one number, and where its reciprocal is exact enough multiplies; None otherwise."""
     trips, tir = number_of(loop.extent), dialect.tir
-    if trips is not None and trips < TRIPS:
+    if trips is not None and trips < REPAID:
         return None
     values = [value for node in statements(loop.body) for value in values_of(node)]
     divisions = [part for value in values for part in parts_of(value) if kind_of(part) == "Div"]
