@@ -16,7 +16,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls, checks, selects, negations, stores, remainders, divisions
+    loops, loads, calls, checks, selects, negations, stores, remainders
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -33,7 +33,6 @@ class Dialect:
     negations: Any
     stores: Any
     remainders: Any
-    divisions: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
@@ -106,7 +105,7 @@ class Tvm017(Dialect):
     ints_pointer = "i32*"
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
     selects, negations, stores = ["tir.Select"], ["tir.Not"], ["tir.BufferStore"]
-    remainders, divisions = ["tir.Mod"], ["tir.Div"]
+    remainders = ["tir.Mod"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -151,7 +150,7 @@ class Tvm027(Dialect):
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
         self.checks, self.selects, self.negations = tirx.IfThenElse, tirx.Select, tirx.Not
-        self.stores, self.remainders, self.divisions = tirx.BufferStore, tirx.Mod, tirx.Div
+        self.stores, self.remainders = tirx.BufferStore, tirx.Mod
 
     def analyzer(self) -> Any:
         import tvm

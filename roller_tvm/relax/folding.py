@@ -39,8 +39,9 @@ _PRODUCTS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul")
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 #: Types whose products keep enough digits to be folded into one constant.
 _FOLDED = ("float32", "float64")
-#: Types of sizes and indices.
+#: Types of sizes and indices, and operators that numpy computes of them as Relax does.
 _COUNTED = ("int64",)
+_EXACT = ("relax.add", "relax.subtract", "relax.multiply", "relax.negative", "relax.where")
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,9 @@ class _Folder(relax.PyExprMutator):
             axes = value.attrs.axes
             return np.ascontiguousarray(np.transpose(data[0], None if axes is None else [int(a) for a in axes]))
         if name == "relax.take" and data[1].ndim == 0 and value.attrs.axis is not None and data[0].ndim == 1:
-            return data[0][int(data[1])] if -data[0].size <= data[1] < data[0].size else None
-        if name in _NUMPY and str(value.ty.dtype) in (*_FOLDED, *_COUNTED, "bool"):
+            return data[0][int(data[1])] if 0 <= data[1] < data[0].size else None
+        folded = (*_FOLDED, *(_COUNTED if name in _EXACT else ()), "bool")
+        if name in _NUMPY and str(value.ty.dtype) in folded:
             return np.asarray(_NUMPY[name](*data)).astype(str(value.ty.dtype))
         return None
 

@@ -68,7 +68,7 @@ class _Rewriter(relax.PyExprMutator):
         if left is None or right is None or len(left) != len(right) or len(left) < 3:
             return op
         *outer, heads, rows, terms = left
-        if not _same((heads,), (right[-3],)) or _at_least(rows, terms):
+        if not _same(left[:-2], right[:-2]) or _at_least(rows, terms):
             return op
         found, many = self._repeated(op.args[1]), number_of(heads)
         if found is None or many is None or found.axis != len(left) - 3:
@@ -119,7 +119,7 @@ class _Rewriter(relax.PyExprMutator):
 
     def _reshaped(self, value: Any, shape: Sequence[Any]) -> Any:
         """Return a tensor in another shape: a view of what it is a view of, as TVM knows one view at a time."""
-        while getattr(getattr(call := self.lookup_binding(value), "op", None), "name", "") in _VIEWS:
+        while isinstance(value, relax.Var) and getattr(_op(call := self.lookup_binding(value)), "name", "") in _VIEWS:
             value = call.args[0]
         return value if _same(_shape(value) or (), shape) else self._emit(relax.op.reshape(value, shape))
 
@@ -133,6 +133,10 @@ def _copied(value: Any, before: Sequence[Any], shape: Sequence[Any]) -> _Repeate
     if times is None or times < 2 or number_of(before[longer[0]]) != 1:
         return None
     return _Repeated(value, longer[0], times)
+
+
+def _op(value: Any) -> Any:
+    return value.op if isinstance(value, relax.Call) else None
 
 
 def _shape(expr: Any) -> list[Any] | None:

@@ -25,7 +25,7 @@ _PART = "relax.strided_slice"
 
 @tvm.transform.module_pass(opt_level=0, name="MovedParts")
 class MovedParts:
-    """Move parts of tensors one by one; functions that write in place stay.
+    """Move parts of tensors one by one; functions that write in place or branch stay.
 
     Only where each reader of what is moved takes a part, and the parts are no more than the whole. A ``take`` of one
     known index becomes such a part. Put it before ``LegalizeOps``, after constants are folded.
@@ -67,6 +67,7 @@ class _Readers(relax.PyExprVisitor):
         super().__init__()
         self.readers: dict[Any, list[Any]] = {}
         self.bound: dict[Any, Any] = {}
+        self.branches = False
         self._call: Any = None
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -74,6 +75,9 @@ class _Readers(relax.PyExprVisitor):
         self._call = binding.value if isinstance(binding.value, relax.Call) else None
         self.visit_expr(binding.value)
         self._call = None
+
+    def visit_if_(self, op: Any) -> None:
+        self.branches = True
 
     def visit_var_(self, op: Any) -> None:
         self.readers.setdefault(op, []).append(self._call)
@@ -104,7 +108,9 @@ class _Apart(relax.PyExprMutator):
     def _in_parts(self, whole: Any) -> bool:
         """Return whether all readers of what a call moves take parts, which are no more than the whole."""
         readers = self._read.readers.get(whole, [])
-        if not self._moves(whole) or len(readers) < 2 or any(getattr(_op(r), "name", "") != _PART for r in readers):
+        if self._read.branches or not self._moves(whole) or len(readers) < 2:
+            return False
+        if any(getattr(_op(reader), "name", "") != _PART for reader in readers):
             return False
         sizes = [_shape(reader) for reader in (*readers, whole)]
         if any(size is None for size in sizes):

@@ -11,6 +11,7 @@ from tvm.script import tirx as T  # noqa: E402
 
 from roller_tvm.relax.folding import FoldScales  # noqa: E402
 
+from .modules import answer  # noqa: E402
 from .networks import classifier, default, module, operators, values  # noqa: E402
 
 OP = relax.op
@@ -229,3 +230,19 @@ def test_nothing_moves_past_what_writes_in_place(kind):
     given = np.arange(8, dtype="float32")
     machine = relax.VirtualMachine(build(builder.get(), LLVM), tvm.cpu())
     assert (machine["main"](tvm.runtime.tensor(given.copy())).numpy() == 3 * given + 1).all()
+
+
+@pytest.mark.parametrize("index", [0, 2, -1, -3, 5])
+def test_elements_of_shapes_are_folded_where_they_are_and_others_are_taken_as_before(index):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1,), "int64"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            row = relax.const(np.array([10, 20, 30]), "int64")
+            taken = builder.emit(relax.op.take(row, relax.const(index, "int64"), axis=0, mode="clip"))
+            large = relax.const(np.array([2**53 + 1]), "int64")  # no float64
+            same = builder.emit(relax.op.divide(large, relax.const(1, "int64")))
+            out = builder.emit_output(builder.emit(relax.op.add(builder.emit(relax.op.add(x, taken)), same)))
+        builder.emit_func_output(out)
+    mod, given = builder.get(), np.array([3], "int64")
+    np.testing.assert_array_equal(answer(FoldScales()(mod), given), answer(mod, given))

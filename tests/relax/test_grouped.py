@@ -102,3 +102,32 @@ def test_copies_of_other_kinds_stay(other):
     assert len(copies) == (2 if other == "tiled" else 1) and shapes[0][0] == [1, 12, 1, 8]
     inputs = given(1, 13)
     np.testing.assert_array_equal(M.answer(made, *inputs), M.answer(mod, *inputs))
+
+
+def repeat_of(value, shape, batch):
+    """q times the keys of its group, of these keys: a constant, or more batches than q has."""
+    builder, heads = relax.BlockBuilder(), KV * TIMES
+    q = relax.Var("q", relax.TensorType((1, heads, 1, K), "float32"))
+    params = [q] if value is not None else [q, relax.Var("k", relax.TensorType(shape, "float32"))]
+    with builder.function("main", params):
+        with builder.dataflow():
+            keys = relax.const(value, "float32") if value is not None else params[1]
+            wide = builder.emit(relax.op.expand_dims(keys, [2]))
+            wide = builder.emit(relax.op.broadcast_to(wide, [batch, KV, TIMES, K, 13]))
+            flat = builder.emit(relax.op.reshape(wide, [batch, heads, K, 13]))
+            out = builder.emit_output(builder.emit(relax.op.matmul(q, flat)))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_keys_may_be_a_constant_and_batches_may_differ():
+    rng = np.random.default_rng(3)
+    q = rng.integers(-4, 5, (1, KV * TIMES, 1, K)).astype("float32")
+    keys = rng.integers(-4, 5, (1, KV, K, 13)).astype("float32")
+    mod = repeat_of(keys, keys.shape, 1)
+    made = GroupedProducts()(mod)
+    assert not products(made)[1]
+    np.testing.assert_array_equal(M.answer(made, q), M.answer(mod, q))
+    mod = repeat_of(None, (2, KV, K, 13), 2)
+    more = rng.integers(-4, 5, (2, KV, K, 13)).astype("float32")
+    np.testing.assert_array_equal(M.answer(GroupedProducts()(mod), q, more), M.answer(mod, q, more))

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..dialect import dialect_here
 from ..flat import remembering
+from .merged_lanes import with_merged_lanes
 from .neighbouring_lanes import with_neighbouring_lanes
 from .prefetch_panels import with_prefetch
-from .row_ends import with_row_ends
 from .stack_tiles import with_stack_tiles
 from .vector_math import with_vector_math
 from .whole_vectors import with_edge_vectors
@@ -27,15 +27,15 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "prefetch": with_prefetch,
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
-    "row_ends": with_row_ends,
+    "merged_lanes": with_merged_lanes,
     "fast_math": partial(with_vector_math, fast=True),  # leaves nothing to the next
     "vector_math": with_vector_math,
 }
 
 
 def rewritten(func: Any, names: Collection[str]) -> Any:
-    """Return a flattened PrimFunc with the rewrites of these names made; ends of rows belong to ``vector_math``."""
-    names = {*names, *(["row_ends"] if "vector_math" in names else [])}
+    """Return a flattened PrimFunc with the rewrites of these names made; merged lanes belong to ``vector_math``."""
+    names = {*names, *(["merged_lanes"] if "vector_math" in names else [])}
     with remembering():
         for name, rewrite in REWRITES.items():
             if name in names:

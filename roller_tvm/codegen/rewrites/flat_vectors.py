@@ -232,6 +232,8 @@ def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -
 def _is_there(load: Any) -> bool:
     """Return whether a load reads an element that its buffer has, by numbers alone: a constant's only one."""
     buffer, indices = access_of(load)
+    if len(indices) != len(buffer.shape):
+        return False
     places = [(number_of(index), number_of(extent)) for index, extent in zip(indices, buffer.shape, strict=True)]
     return all(at is not None and extent is not None and 0 <= at < extent for at, extent in places)
 
