@@ -50,7 +50,9 @@ def _merged(loop: Any, memory: Memory, named: dict[int, Any], dialect: Dialect) 
     """Return the store that a loop over lanes makes: ``total = total + lanes[i]``; None if it is none."""
     store, lanes, var = loop.body, number_of(loop.extent), hash(loop.loop_var)
     function = MERGED.get(kind_of(store.value))
-    if function is None or not lanes or not FEWEST_LANES <= lanes <= MOST_LANES or lanes & (lanes - 1) or number_of(loop.min) != 0:
+    if function is None or not lanes or lanes & (lanes - 1) or number_of(loop.min) != 0:
+        return None
+    if not FEWEST_LANES <= lanes <= MOST_LANES:
         return None
     total, own = store.value.a, store.value.b
     if not (is_load(total) and is_load(own)) or dtype_of_node(total) != _FLOAT or dtype_of_node(own) != _FLOAT:
