@@ -10,7 +10,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te  # noqa: E402
 
-from roller_tvm.planner.family_blocks import BLOCKS  # noqa: E402
+from roller_tvm.planner.family_blocks import SQUARES  # noqa: E402
 from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 from roller_tvm.te.numbering import PARALLEL  # noqa: E402
@@ -86,7 +86,7 @@ def test_winograds_algorithm_of_any_picture(arranged, tile, images, monkeypatch)
     _, report = schedule(made, LLVM)
     assert not report.left, str(report)
     (squares,) = (note for note in report.notes if "winograd_squares" in note.name)
-    assert all(f"tile t={size}" in squares.plan for size in BLOCKS), "blocks of squares"
+    assert all(f"tile t={size}" in squares.plan for size in SQUARES), "blocks of squares"
     executable, plain = build(made, LLVM), tvm.compile(mod, tvm.target.Target("llvm"))
     # Around blocks of 4 and 16 squares of 2 or 4 pixels; many blocks.
     for h, w in ((1, 2), (1, 9), (3, 3), (4, 5), (5, 8), (7, 13), (9, 29), (13, 14), (16, 18), (17, 15), (37, 61)):
