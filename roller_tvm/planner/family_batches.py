@@ -7,11 +7,10 @@ what they leave over has smaller tiles in turn: 13 images are 3 tiles of 4 and o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 
 from ..roller.steps import Pack
 from .construction import RankedPlan
-from .family_values import Member, PlanFamily, Rule, packs_of
+from .family_values import Member, PlanFamily, Rule, packs_of, shared_packs
 
 #: Images of a tile.
 IMAGES = (1, 4)
@@ -39,10 +38,9 @@ def batch_family(axis: str, plans: Plans, launch: float) -> PlanFamily | None:
     found: dict[int, dict[tuple[Pack, ...], RankedPlan]] = {}
     for size in IMAGES:
         found[size] = {packs_of(p): p for p in reversed(plans(size) if size > one else single)}
-    shared = set.intersection(*(set(by) for by in found.values()))
-    if not shared:
+    packs = shared_packs(list(found.values()))
+    if packs is None:
         return None
-    packs = min(shared, key=lambda own: (prod(by[own].seconds for by in found.values()), str(own)))
     members = [_member(one, found[one][packs])]
     for size in larger:
         made = _member(size, found[size][packs])

@@ -8,11 +8,11 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, inf, prod
+from math import ceil, inf
 
 from ..roller.steps import Pack
 from .construction import RankedPlan
-from .family_values import Member, PlanFamily, Rule, packs_of, ranges
+from .family_values import Member, PlanFamily, Rule, packs_of, ranges, shared_packs
 
 #: Elements of the blocks. Larger ones are no faster: 96 to 24 channels, 1280 squares, 8 or 16 of them a block: 1.7 ms.
 SQUARES = (16, 4, 1)
@@ -41,10 +41,9 @@ def block_family(axis: str, plans: Plans, units: int) -> PlanFamily | None:
         found.append({packs_of(p): p for p in sorted(plans(size), key=lambda p: -p.seconds)})
         if not found[-1]:
             return None
-    shared = set.intersection(*map(set, found))
-    if not shared:
+    packs = shared_packs(found)
+    if packs is None:
         return None
-    packs = min(shared, key=lambda own: (prod(by[own].seconds for by in found), str(own)))
     times = [by[packs].seconds for by in found]
 
     def seconds(member: int, elements: int) -> float:

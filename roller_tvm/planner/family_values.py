@@ -260,3 +260,9 @@ def packs_of(ranked: RankedPlan) -> tuple[Pack, ...]:
     constants = {t.name for t in ranked.plan.expression.inputs if t.constant}
     found = [merged(s) for s in lower(ranked.plan) if isinstance(s, Pack) and s.stage in constants]
     return tuple(sorted((step for step in found if not keeps_order(step)), key=lambda step: step.stage))
+
+
+def shared_packs(found: Sequence[Mapping[tuple[Pack, ...], RankedPlan]]) -> tuple[Pack, ...] | None:
+    """Return the packings that plans of every size have, of those with the least product of times; None without."""
+    shared = set.intersection(*map(set, found))
+    return min(shared, key=lambda own: (prod(by[own].seconds for by in found), str(own))) if shared else None

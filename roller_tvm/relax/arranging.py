@@ -14,6 +14,7 @@ from ..te.winograd import transformed_weights
 from ..tir.nodes import analyzer_of_tvm
 from .arrangement import Arrangement, Convolution, blocked_convolution, winograd_convolution
 from .constants import array_of, is_constant
+from .dataflow import extents_of
 from .enlarging import repeated, whole_multiples
 from .open_winograd import open_winograd
 from .transposed import in_squares, window_of
@@ -86,7 +87,7 @@ def convolution_of(call: Any) -> Convolution | None:
     if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.nn.conv2d":
         return None
     attrs, (data, weights) = call.attrs, call.args
-    shapes = _shape(data), _shape(weights)
+    shapes = extents_of(data), extents_of(weights)
     if shapes[0] is None or shapes[1] is None or not is_constant(weights) or not isinstance(shapes[0][1], int):
         return None
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or attrs.out_layout not in ("NCHW", ""):
@@ -99,14 +100,6 @@ def convolution_of(call: Any) -> Convolution | None:
 
 def _ints(values: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in values)
-
-
-def _shape(node: Any) -> tuple[Any, ...] | None:
-    """Extents of a tensor, numbers and expressions of open ones, or None."""
-    shape = getattr(getattr(node, "ty", None), "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
-        return None
-    return tuple(int(e) if isinstance(e, tvm.tirx.IntImm) else e for e in shape.values)
 
 
 def likely(shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -174,7 +167,7 @@ class Arranger(relax.PyExprMutator):
     def visit_dataflow_var_(self, op: Any) -> Any:
         if op in self.arranged and op not in self.as_plain:
             self.as_plain.add(op)
-            shape = _shape(op) or ()
+            shape = extents_of(op) or ()
             self.set_var_remap(op, self.builder_.emit(self.arrangement.plain(self.arranged[op], shape)))
             self._count(shape)
         return super().visit_dataflow_var_(op)
@@ -188,7 +181,7 @@ class Arranger(relax.PyExprMutator):
         """A tensor of rank 4 as arranged; None where it cannot be."""
         if isinstance(node, relax.Var) and node in self.arranged:
             return self.arranged[node]
-        shape = _shape(node)
+        shape = extents_of(node)
         if shape is None or len(shape) != 4 or not (self.arrangement.holds(shape[1]) or shape[1] == 1):
             return None
         if (values := array_of(node)) is not None:
@@ -227,7 +220,7 @@ class Arranger(relax.PyExprMutator):
 
     def visit_match_cast_(self, binding: Any) -> None:
         """A check of a shape: of the arranged tensor, where there is one."""
-        shape = _shape(binding.var)
+        shape = extents_of(binding.var)
         if isinstance(binding.var, relax.DataflowVar) and self._is_arranged(binding.value) and shape is not None:
             kind = relax.TensorType(self.arrangement.shape(shape), binding.var.ty.dtype)
             self.arranged[binding.var] = self.builder_.match_cast(self.arranged[binding.value], kind)
@@ -239,7 +232,7 @@ class Arranger(relax.PyExprMutator):
         name = getattr(call.op, "name", "")
         if var in self.wanted:
             return self._convolution(call, self.convs[var])
-        shape = _shape(call)
+        shape = extents_of(call)
         if shape is None or len(shape) != 4 or not self.arrangement.holds(shape[1]):
             return None
         if name in _ALIKE:
@@ -292,7 +285,7 @@ class Arranger(relax.PyExprMutator):
             func, kinds = self.made[question]
             return relax.call_tir(self.builder_.add_func(func, name), relax.Tuple(arguments), kinds)
         call = self.builder_.call_te(made, *arguments, primfunc_name_hint=name, primfunc_attrs=attrs)
-        if all(isinstance(extent, int) for extent in _shape(arguments[0]) or ("open",)):
+        if all(isinstance(extent, int) for extent in extents_of(arguments[0]) or ("open",)):
             self.made[question] = self.builder_.get()[call.args[0]], list(call.ty_args)
         return call
 
@@ -308,7 +301,7 @@ class Arranger(relax.PyExprMutator):
             return None
         args = []
         for arg in call.args:
-            extents = _shape(arg)
+            extents = extents_of(arg)
             if not isinstance(getattr(arg, "ty", None), relax.TensorType):
                 args.append(self.visit_expr(arg))  # a number
                 continue
@@ -334,13 +327,13 @@ class Arranger(relax.PyExprMutator):
     def _squares(self, call: Any) -> Any | None:
         if (window := window_of(self.module, call)) is None or not self._is_arranged(data := call.args[1].fields[0]):
             return None
-        return in_squares(self.builder_, self.arranged[data], window, self.arrangement, _shape(data) or ())
+        return in_squares(self.builder_, self.arranged[data], window, self.arrangement, extents_of(data) or ())
 
     def _concat(self, call: Any) -> Any | None:
         fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
         if int(call.attrs.axis) != 1 or 2 * sum(map(self._is_arranged, fields)) < len(fields) or not fields:
             return None
-        if not all(shape is not None and self.arrangement.holds(shape[1]) for shape in map(_shape, fields)):
+        if not all(shape is not None and self.arrangement.holds(shape[1]) for shape in map(extents_of, fields)):
             return None  # one channel is a block of one
         forms = [self._form(f) for f in fields]
         if any(f is None for f in forms):
@@ -377,7 +370,7 @@ class Arranger(relax.PyExprMutator):
         if axes != _IMAGE:
             return None
         means = relax.op.mean(self._form(call.args[0]), self.arrangement.axes(_IMAGE))
-        return relax.op.reshape(self.builder_.emit(means), _shape(call)) if self.arrangement.block else means
+        return relax.op.reshape(self.builder_.emit(means), extents_of(call)) if self.arrangement.block else means
 
     def _resized(self, call: Any) -> Any | None:
         a = call.attrs

@@ -286,6 +286,19 @@ def static_tensor(value: Any) -> bool:
     return isinstance(shape, relax.ShapeExpr) and all(isinstance(e, tvm.tirx.IntImm) for e in shape.values)
 
 
+def extents_of(value: Any) -> tuple[Any, ...] | None:
+    """Return the extents of an expression's or a type's tensor, numbers and expressions of open ones; None without."""
+    shape = getattr(getattr(value, "ty", value), "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return tuple(int(e) if isinstance(e, tvm.tirx.IntImm) else e for e in shape.values)
+
+
+def operator_name(value: Any) -> str:
+    """Return the name of the operator that an expression calls; '' if it calls none."""
+    return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
+
+
 def name_of(binding: Any) -> str:
     """Return the name of a binding and of its callee, for a report."""
     arguments = list(getattr(binding.value, "args", []))

@@ -17,7 +17,7 @@ from tvm import relax
 
 from ..tir.nodes import structurally_equal
 from .constants import array_of
-from .dataflow import writes_in_place
+from .dataflow import extents_of, writes_in_place
 from .dead_code import without_dead_code
 from .modules import with_functions
 
@@ -344,10 +344,10 @@ def _nameless(func: Any) -> Any:
 
 def _static(ty: Any, open_as: int | None = None) -> tuple[int, ...] | None:
     """The extents of a tensor's type; open ones make it None, or are `open_as`."""
-    shape = getattr(ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
+    extents = extents_of(ty)
+    if extents is None:
         return None
-    found = [int(e) if isinstance(e, tvm.tirx.IntImm) else open_as for e in shape.values]
+    found = [e if isinstance(e, int) else open_as for e in extents]
     return None if any(e is None for e in found) else tuple(e for e in found if e is not None)
 
 

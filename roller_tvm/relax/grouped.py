@@ -17,7 +17,7 @@ from tvm import relax
 from ..codegen.flat import number_of
 from ..tir.nodes import analyzer_of_tvm
 from .constants import array_of
-from .dataflow import rewritten
+from .dataflow import extents_of, operator_name, rewritten
 from .dead_code import without_dead_code
 
 _VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
@@ -62,9 +62,9 @@ class _Repeated:
 class _Rewriter(relax.PyExprMutator):
     def visit_call_(self, op: Any) -> Any:
         op = super().visit_call_(op)
-        if getattr(op.op, "name", "") != "relax.matmul":
+        if operator_name(op) != "relax.matmul":
             return op
-        left, right = (_shape(arg) for arg in op.args)
+        left, right = (extents_of(arg) for arg in op.args)
         if left is None or right is None or len(left) != len(right) or len(left) < 3:
             return op
         *outer, heads, rows, terms = left
@@ -74,20 +74,17 @@ class _Rewriter(relax.PyExprMutator):
         if found is None or many is None or found.axis != len(left) - 3:
             return op
         groups = many // found.times
-        together = self._emit(relax.op.reshape(op.args[0], [*outer, groups, rows * found.times, terms]))
-        product = self._emit(relax.op.matmul(together, found.value, op.attrs.out_dtype or None))
+        together = self.builder_.emit(relax.op.reshape(op.args[0], [*outer, groups, rows * found.times, terms]))
+        product = self.builder_.emit(relax.op.matmul(together, found.value, op.attrs.out_dtype or None))
         return relax.op.reshape(product, [*outer, heads, rows, right[-1]])
-
-    def _emit(self, value: Any) -> Any:
-        return self.builder_.emit(value)
 
     def _repeated(self, expr: Any) -> _Repeated | None:
         """Return what a tensor repeats; None if it repeats nothing, or in a way that is not known."""
         call = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
-        name = getattr(getattr(call, "op", None), "name", "")
-        if not isinstance(call, relax.Call) or not call.args or (shape := _shape(call)) is None:
+        name = operator_name(call)
+        if not name or not call.args or (shape := extents_of(call)) is None:
             return None
-        before = _shape(call.args[0])
+        before = extents_of(call.args[0])
         if before is None:
             return None
         if name == "relax.broadcast_to":
@@ -100,12 +97,14 @@ class _Rewriter(relax.PyExprMutator):
         if found is None:
             return None
         if name in _BY_A_NUMBER:
-            return _Repeated(self._emit(relax.Call(call.op, [found.value, call.args[1]])), found.axis, found.times)
+            value = self.builder_.emit(relax.Call(call.op, [found.value, call.args[1]]))
+            return _Repeated(value, found.axis, found.times)
         if name in _VIEWS:
             return self._seen(found, before, shape)
         axes = call.attrs.axes
         order = [int(a) for a in axes] if axes is not None else list(reversed(range(len(before))))
-        return _Repeated(self._emit(relax.op.permute_dims(found.value, order)), order.index(found.axis), found.times)
+        value = self.builder_.emit(relax.op.permute_dims(found.value, order))
+        return _Repeated(value, order.index(found.axis), found.times)
 
     def _seen(self, found: _Repeated, before: Sequence[Any], shape: Sequence[Any]) -> _Repeated | None:
         """Return a repeating tensor in another shape whose dimensions behind the repeated axis stay."""
@@ -119,9 +118,9 @@ class _Rewriter(relax.PyExprMutator):
 
     def _reshaped(self, value: Any, shape: Sequence[Any]) -> Any:
         """Return a tensor in another shape: a view of what it is a view of, as TVM knows one view at a time."""
-        while isinstance(value, relax.Var) and getattr(_op(call := self.lookup_binding(value)), "name", "") in _VIEWS:
+        while isinstance(value, relax.Var) and operator_name(call := self.lookup_binding(value)) in _VIEWS:
             value = call.args[0]
-        return value if _same(_shape(value) or (), shape) else self._emit(relax.op.reshape(value, shape))
+        return value if _same(extents_of(value) or (), shape) else self.builder_.emit(relax.op.reshape(value, shape))
 
 
 def _copied(value: Any, before: Sequence[Any], shape: Sequence[Any]) -> _Repeated | None:
@@ -133,15 +132,6 @@ def _copied(value: Any, before: Sequence[Any], shape: Sequence[Any]) -> _Repeate
     if times is None or times < 2 or number_of(before[longer[0]]) != 1:
         return None
     return _Repeated(value, longer[0], times)
-
-
-def _op(value: Any) -> Any:
-    return value.op if isinstance(value, relax.Call) else None
-
-
-def _shape(expr: Any) -> list[Any] | None:
-    found = getattr(getattr(expr, "ty", None), "shape", None)
-    return list(found.values) if isinstance(found, relax.ShapeExpr) else None
 
 
 def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:

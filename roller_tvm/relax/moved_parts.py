@@ -13,9 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..codegen.flat import number_of
 from .constants import array_of
-from .dataflow import rewritten
+from .dataflow import extents_of, operator_name, rewritten, static_tensor
 from .dead_code import without_dead_code
 
 #: Operators that give each element of their result one element of their argument.
@@ -47,10 +46,10 @@ class _Slices(relax.PyExprMutator):
 
     def visit_call_(self, op: Any) -> Any:
         op = super().visit_call_(op)
-        if getattr(op.op, "name", "") != "relax.take" or op.attrs.axis is None:
+        if operator_name(op) != "relax.take" or op.attrs.axis is None:
             return op
-        index, shape = array_of(op.args[1]), _shape(op.args[0])
-        if index is None or index.ndim or shape is None:
+        index, shape = array_of(op.args[1]), extents_of(op.args[0])
+        if index is None or index.ndim or shape is None or not static_tensor(op.args[0]):
             return op
         axis, at = int(op.attrs.axis) % len(shape), int(index)
         if not 0 <= at < shape[axis]:
@@ -100,7 +99,7 @@ class _Apart(relax.PyExprMutator):
         return super().visit_function_(op)
 
     def visit_call_(self, op: Any) -> Any:
-        if getattr(op.op, "name", "") == _PART and op.args and self._in_parts(op.args[0]):
+        if operator_name(op) == _PART and op.args and self._in_parts(op.args[0]):
             moved = self._moved(op.args[0], True)
             return relax.Call(op.op, [moved, *map(self.visit_expr, op.args[1:])], op.attrs, op.ty_args)
         return super().visit_call_(op)
@@ -110,16 +109,16 @@ class _Apart(relax.PyExprMutator):
         readers = self._read.readers.get(whole, [])
         if self._read.branches or not self._moves(whole) or len(readers) < 2:
             return False
-        if any(getattr(_op(reader), "name", "") != _PART for reader in readers):
+        if any(operator_name(reader) != _PART for reader in readers):
             return False
-        sizes = [_shape(reader) for reader in (*readers, whole)]
-        if any(size is None for size in sizes):
+        every = (*readers, whole)
+        if not all(map(static_tensor, every)):
             return False
-        *parts, full = (prod(size) for size in sizes if size is not None)
+        *parts, full = (prod(extents_of(one) or ()) for one in every)
         return sum(parts) <= full
 
     def _moves(self, var: Any) -> bool:
-        return getattr(_op(self._read.bound.get(var)), "name", "") in _MOVES
+        return operator_name(self._read.bound.get(var)) in _MOVES
 
     def _moved(self, var: Any, first: bool) -> Any:
         """Return what is moved, by calls of its own up to what moves nothing or has other readers."""
@@ -128,15 +127,3 @@ class _Apart(relax.PyExprMutator):
         call = self._read.bound[var]
         arguments = [self._moved(call.args[0], False), *map(self.visit_expr, call.args[1:])]
         return self.builder_.emit(relax.Call(call.op, arguments, call.attrs, call.ty_args))
-
-
-def _op(value: Any) -> Any:
-    return value.op if isinstance(value, relax.Call) else None
-
-
-def _shape(expr: Any) -> list[int] | None:
-    found = getattr(getattr(expr, "ty", None), "shape", None)
-    if not isinstance(found, relax.ShapeExpr):
-        return None
-    extents = [number_of(extent) for extent in found.values]
-    return None if None in extents else [extent for extent in extents if extent is not None]
