@@ -1,6 +1,8 @@
 """Proofs: correct kernels are proven, on either line; what is undecided says why; islpy may be absent."""
 
 import sys
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,8 @@ from roller_tvm import cli  # noqa: E402
 from roller_tvm.ir.operators import parse_params  # noqa: E402
 from roller_tvm.models.line import model_line  # noqa: E402
 from roller_tvm.models.planning import planning_on  # noqa: E402
+from roller_tvm.schedules.proofs import UNDECIDED, Finding, prove  # noqa: E402
+from roller_tvm.schedules.proofs.kernel import Kernel  # noqa: E402
 from roller_tvm.schedules.proofs.sets import NoIntegerSets, library  # noqa: E402
 from roller_tvm.schedules.scheduled import schedule  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
@@ -77,3 +81,25 @@ def test_without_islpy_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "islpy", None)
     with pytest.raises(NoIntegerSets, match=r"pip install 'roller-tvm\[proof\]'"):
         library()
+
+
+def test_an_answer_does_not_depend_on_the_speed_of_the_machine(monkeypatch):
+    words = "conv2d_nchw n=1 c=8 h=13 w=13 f=16 kh=3 kw=3 padding=1"
+    monkeypatch.setattr(prove, "FIRST", 500)  # several tries
+    monkeypatch.setattr(prove, "time", SimpleNamespace(process_time=count(0.0, 1e6).__next__))
+    assert proof_of(words, "v100").answer == "proven"
+
+
+def test_a_question_of_too_much_work_is_undecided(monkeypatch):
+    def endless():
+        asked.append(None)
+        raise library().Error("isl_map_range failed")
+
+    asked, parts = [], count()
+    kernel, tries = Kernel(), prove.OPERATIONS // prove.FIRST
+    told = prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS))
+    assert told == Finding("values", UNDECIDED, "too much work for isl (isl_map_range)")
+    assert 2 ** len(asked) - 1 <= tries < 2 ** (len(asked) + 1) - 1, "all fit, one more would not"
+    asked.clear()
+    prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS), lambda: next(parts))
+    assert len(asked) == tries, "each try knows more than the one before"

@@ -1,10 +1,10 @@
-"""All questions about one lowered function, each within a limit of work."""
+"""All questions about one lowered function, within a limit of work."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...device import DeviceSpec
@@ -21,12 +21,11 @@ from .read import read_kernel
 from .sets import library
 from .values import same_values
 
-#: CPU time that the questions about one kernel, all of its cases, may take together.
-SECONDS = 2.0
-#: isl's operations in the first try of a question, and more than isl does in `SECONDS`.
-OPERATIONS, MOST_OPERATIONS = 50_000, 100_000_000
-#: A time below which none is measured.
-_TICK = 1e-4
+#: isl's operations that the questions about one kernel, all of its cases, may take in vain together: at most 2 s on an
+#: Emerald Rapids server, where a second has two to nine million. So an answer is the same on each machine.
+OPERATIONS = 6_400_000
+#: Those of the first try of a question.
+FIRST = 50_000
 
 
 #: Notes: of sums, and of values of which no blocks tell (``proofs/ways.py``).
@@ -34,6 +33,13 @@ SUMMED = "sums may be added up in another order"
 BY_WAYS = "values are compared by the ways of elements and constants, not statement by statement"
 #: Note: of reads at places that data tell.
 BY_DATA = "places that data tell are within their buffers if those of the function before its schedule are"
+
+
+@dataclass
+class Work:
+    """isl's operations that are left to a kernel."""
+
+    left: int
 
 
 def prove_lowered(
@@ -55,11 +61,12 @@ def prove_lowered(
     start = time.process_time()
     findings: list[Finding] = []
     notes: set[str] = set()
-    cases = cases_of(func.body)
+    cases, left = cases_of(func.body), OPERATIONS
     for number, case in enumerate(cases):
-        left = SECONDS - (time.process_time() - start)
-        until = time.process_time() + left / (len(cases) - number)
-        own, more = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, until)
+        share = left // (len(cases) - number)
+        work = Work(share)
+        own, more = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, work)
+        left -= share - work.left
         findings, notes = _worse(findings, own), notes | more
     nothing = Finding("bounds", UNDECIDED, f"no size from 1 to {sizes.largest} is as the model checks it")
     findings = findings or [nothing]
@@ -77,7 +84,7 @@ def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
 
 def _proven(
     func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, blocks: Blocks | None,
-    until: float,
+    work: Work,
 ) -> tuple[list[Finding], set[str]]:  # fmt: skip
     """Return what is proven of one of a function's kernels, nothing of one that never runs, and notes on it."""
     kernel = read_kernel(func, sizes, flat, blocks=blocks)
@@ -88,15 +95,15 @@ def _proven(
         ("memory", lambda: within_device(kernel, device)), ("barriers", lambda: barriers(kernel)),
         ("races", lambda: races(kernel)),
     ]  # fmt: skip
-    findings = [_asked(rule, question, kernel, until) for rule, question in questions]
+    findings = [_asked(rule, question, kernel, work) for rule, question in questions]
     flow = Flow(kernel)
-    findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, until))
+    findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, work))
     notes = {SUMMED} if reference is not None and any(s.update for s in kernel.statements) else set[str]()
     if blocks is not None and flow.whole:
         by_data: set[tuple[int, int]] = set()
-        findings.append(_asked("values", lambda: _of_blocks(flow, by_data), kernel, until))
+        findings.append(_asked("values", lambda: _of_blocks(flow, by_data), kernel, work))
         if findings[-1] == Finding("values", PROVEN) and by_data and findings[0].answer == UNDECIDED:
-            findings[0] = _asked("bounds", lambda: bounds(kernel, by_data), kernel, until)
+            findings[0] = _asked("bounds", lambda: bounds(kernel, by_data), kernel, work)
             notes |= {BY_DATA} if findings[0].answer == PROVEN else set()
     if reference is not None and findings[-1] != Finding("values", PROVEN):
         findings = [finding for finding in findings if finding.rule != "values"]
@@ -104,11 +111,11 @@ def _proven(
             same = replace(sizes, case={}, told=tuple(kernel.case))
             other, origins = Flow(read_kernel(reference, same, flat)), list[Origins]()
             known = lambda: len(flow.roots) + len(other.roots)  # noqa: E731
-            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, until, known))
+            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, work, known))
             if flow.firsts and findings[-1].answer == PROVEN:
                 turned = flow.turned()
                 again = lambda: same_values(Origins(turned), origins[1], kernel)  # noqa: E731
-                findings[-1] = _asked("values", again, kernel, until, known)
+                findings[-1] = _asked("values", again, kernel, work, known)
         else:
             findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
         notes |= {BY_WAYS} if findings[-1] == Finding("values", PROVEN) else set()
@@ -137,32 +144,29 @@ def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:
 
 
 def _asked(
-    rule: str, question: Callable[[], Finding], kernel: Kernel, until: float, known: Callable[[], int] = lambda: 0
+    rule: str, question: Callable[[], Finding], kernel: Kernel, work: Work, known: Callable[[], int] = lambda: 0
 ) -> Finding:  # fmt: skip
-    """Return the answer to a question; undecided if the reader lacks something, or isl takes too long.
+    """Return the answer to a question; undecided if the reader lacks something, or isl has too much work.
 
-    isl stops after a number of operations, not after a time. Each try has twice as many as the one before, as long as
-    their times say that another fits. A try after one that made more parts `known` goes on from there with as many.
+    isl stops after a number of operations. Each try has twice as many as the one before, as long as another fits
+    in the work that is left. A try after one that made more parts `known` goes on from there with as many.
     """
     if kernel.unread:
         return Finding(rule, UNDECIDED, kernel.unread[0])
     isl = library()
-    context, limit, before, parts = isl.DEFAULT_CONTEXT, OPERATIONS, 0.0, known()
+    context, limit, parts = isl.DEFAULT_CONTEXT, FIRST, known()
     try:
         while True:
-            began = time.process_time()
             context.reset_operations()
             context.set_max_operations(limit)
             try:
                 return question()
             except isl.Error as error:
-                now = time.process_time()
-                took = max(now - began, _TICK)
-                grown, parts = known() > parts, known()
-                growth = 1.0 if grown else max(2.0, took / before) if before else 2.0
-                if now + took * growth > until or limit >= MOST_OPERATIONS:  # isl's text does not tell a limit's error
+                work.left -= limit
+                before, parts = parts, known()
+                limit = limit if parts > before else 2 * limit
+                if limit > work.left:  # isl's text does not tell a limit's error
                     told = str(error).rpartition(" failed")[0] or str(error)
                     return Finding(rule, UNDECIDED, f"too much work for isl ({told})")
-                limit, before = limit if grown else 2 * limit, took
     finally:
         context.set_max_operations(0)
