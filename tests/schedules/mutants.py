@@ -15,6 +15,8 @@ from .interpret import Run
 #: Rules that leave each element where it is: sets know nothing of these mutants, of which none may be proven.
 OTHER_VALUES = ("a factor twice", "a term twice", "by way of", "another number compared", "constants exchanged",
                 "written through a view", "another reduction", "factors exchanged")  # fmt: skip
+#: Scales of random inputs, and numbers that are large beside them.
+SCALES, LARGE = (1.0, 40.0), (1e3, -1e3, 1e20, -1e20)
 #: An element in a witness.
 ELEMENT = re.compile(r"([\w.]+)(\[[\d, -]*\])")
 
@@ -60,8 +62,12 @@ def mutants(func):
     dialect = dialect_here()
     tir, at_each = dialect.tir, partial(at_each_of, func)
 
+    def like(index, number):
+        """A number of the type of an index."""
+        return tir.const(number, dtype_of_node(index))
+
     def shifted(indices, by):
-        return [*indices[:-1], indices[-1] + tir.const(by, "int32")]
+        return [*indices[:-1], indices[-1] + like(indices[-1], by)]
 
     def store(node, by):
         return tir.BufferStore(node.buffer, node.value, shifted(list(node.indices), by)) if node.indices else None
@@ -75,8 +81,8 @@ def mutants(func):
         extent = number_of(shape_of(node)[-1]) if len(node.indices) else None
         if extent is None or extent < 2:
             return None
-        last = tir.FloorMod(node.indices[-1] + tir.const(1, "int32"), tir.const(extent, "int32"))
-        return tir.BufferLoad(node.source, [*node.indices[:-1], last])
+        *others, last = node.indices
+        return tir.BufferLoad(node.source, [*others, tir.FloorMod(last + like(last, 1), like(last, extent))])
 
     def with_partner(node, side, another):
         """A product whose factor on a side reads `another` element."""
@@ -95,8 +101,8 @@ def mutants(func):
         def another(indices, extents):
             if len(indices) < -place or (extents[place] or 0) < 2:
                 return None
-            extent, index = tir.const(extents[place], "int32"), indices[place]
-            one = tir.const(1, "int32")
+            index = indices[place]
+            extent, one = like(index, extents[place]), like(index, 1)
             indices[place] = extent - one - index if turned else tir.FloorMod(index + one, extent)
             return indices
 
@@ -106,7 +112,7 @@ def mutants(func):
         extent = number_of(node.extent)
         if extent is None or extent + by < 1 or int(node.kind) == 4:
             return None
-        return tir.For(node.loop_var, node.min, tir.const(extent + by, "int32"), node.kind, node.body, None, {})
+        return tir.For(node.loop_var, node.min, like(node.extent, extent + by), node.kind, node.body, None, {})
 
     def dropped(node):
         plain = kind_of(node.value) in ("FloatImm", "IntImm")
@@ -119,13 +125,19 @@ def mutants(func):
         condition = node.condition
         if kind_of(condition) != "LT":
             return None
-        later = tir.LT(condition.a, condition.b + tir.const(1, "int32"))
+        later = tir.LT(condition.a, condition.b + like(condition.b, 1))
         return tir.IfThenElse(later, node.then_case, node.else_case)
+
+    def limit(node):
+        """A condition on places, off by one."""
+        if any(is_load(part) for part in parts_of(node)) or dtype_of_node(node.b).startswith("float"):
+            return None
+        return type(node)(node.a, node.b + like(node.b, 1))
 
     def wait(node):
         if not str(node.attr_key).endswith("async_wait_inflight_count"):
             return None
-        fewer = node.value + tir.const(1, "int32")
+        fewer = node.value + like(node.value, 1)
         return tir.AttrStmt(node.node, node.attr_key, fewer, node.body)
 
     def at_once(node):
@@ -321,6 +333,8 @@ def mutants(func):
     yield from at_each("initial value dropped", tir.BufferStore, dropped)
     yield from at_each("barrier dropped", tir.Evaluate, barrier)
     yield from at_each("guard off by one", tir.IfThenElse, guard)
+    for kind in (tir.LT, tir.LE, tir.GT, tir.GE):
+        yield from at_each("limit off by one", kind, limit)
     yield from at_each("wait for fewer", tir.AttrStmt, wait)
     for number, mutant in neighbours(lambda a, b: is_barrier(a) or is_barrier(b)):
         yield f"barrier moved {number}", mutant
@@ -358,28 +372,55 @@ def scope_of(buffer):
     return str(scope() if callable(scope) else scope)
 
 
-def run(func, backwards=False):
-    """Return the run of a function on fixed random inputs; its last argument starts as no numbers."""
-    rng = np.random.default_rng(0)
+def run(func, backwards=False, seed=0, changes=()):
+    """Return the run of a function on random inputs; its last argument starts as no numbers.
+
+    `changes` are numbers at other elements of inputs: (position among the arguments, element, number).
+    """
+    rng = np.random.default_rng(seed)
     shapes = [[int(e) for e in p.shape] for p in func.params]
     whole = [str(p.dtype).startswith("int") for p in func.params]  # places, of three
-    arrays = [rng.integers(0, 3, s) if w else rng.standard_normal(s) for s, w in zip(shapes, whole, strict=True)]
+    values = [rng.integers(0, 3, s) if w else rng.standard_normal(s) for s, w in zip(shapes, whole, strict=True)]
+    arrays = [v if w else SCALES[seed] * v for v, w in zip(values, whole, strict=True)]
+    for position, element, number in changes:
+        arrays[position][element] = number
     arrays[-1][...] = np.nan
     found = Run(func, arrays, backwards)
     found.arrays = arrays
     return found
 
 
-def answer(func, backwards=False):
-    """Return the last argument after a run."""
-    return run(func, backwards).arrays[-1]
+def answer(func):
+    """Return the last argument after a run on inputs of each scale."""
+    return np.stack([run(func, seed=seed).arrays[-1] for seed in range(len(SCALES))])
 
 
 def is_wrong(func, right):
-    """Return whether a run, in either order of threads, has a wrong access or differs from the right answer."""
-    for backwards in (False, True):
-        found = run(func, backwards)
-        if found.events or not np.allclose(found.arrays[-1], right, equal_nan=False):
+    """Return whether a run, in either order of threads, has a wrong access or differs from the right answers."""
+    for seed, backwards in ((0, False), (0, True), (1, False)):
+        found = run(func, backwards, seed)
+        if found.events or not np.allclose(found.arrays[-1], right[seed], equal_nan=False):
+            return True
+    return False
+
+
+def is_wrong_for(func, reference, finding):
+    """Return whether large numbers at the elements of inputs that a witness names give wrong answers.
+
+    A row's maximum without one term, say, is wrong if that is the largest.
+    """
+    found = re.search(r"depend on ([\w. ]+)\[([\d, -]*)\]", finding.why)
+    if found is None:
+        return False
+    names, element = [str(p.name) for p in func.params], ast.literal_eval(f"[{found[2]}]")
+    changed = []
+    for name in found[1].split(" and "):
+        rank = len(func.params[at := names.index(name)].shape)
+        changed.append((at, tuple(element[:rank])))
+        element = element[rank:]
+    for number in LARGE:
+        changes = [(*at, number) for at in changed]
+        if not np.allclose(*(run(f, changes=changes).arrays[-1] for f in (func, reference)), equal_nan=True):
             return True
     return False
 
@@ -394,9 +435,9 @@ def confirmed(func, reference, finding):
         return any(n == name and (element is None or f"[{', '.join(map(str, at))}]" == element) for _, n, at in events)
     if finding.rule == "written":
         element = ast.literal_eval(ELEMENT.search(finding.why)[2])
-        return bool(np.isnan(answer(func)[tuple(element)]))
+        return bool(np.isnan(answer(func)[0][tuple(element)]))
     if finding.rule == "values":
-        return _differs(func, reference, finding.why)
+        return _differs(func, reference, finding.why) or is_wrong_for(func, reference, finding)
     return finding.rule in ("barriers", "memory")
 
 
@@ -406,6 +447,6 @@ def _differs(func, reference, why):
     if "depend" not in why:
         return not np.allclose(answer(func), answer(reference), equal_nan=False)
     out = tuple(ast.literal_eval(found[0][1]))
-    right = answer(reference)[out]
-    wrong = answer(func)[out]
+    right = answer(reference)[0][out]
+    wrong = answer(func)[0][out]
     return not np.isclose(right, wrong, rtol=1e-9)

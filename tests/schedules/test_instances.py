@@ -41,14 +41,17 @@ def winograd():
     return [x, w, made(read, (1, 4, 4, 3), w, 2, (1, 4, 4, 2), lambda n, y, x, f: (n, y, x, f), "float32")]
 
 
-def lowered(tensors, name):
-    """Return a scheduled function with its stores marked, the one before, and the latter's blocks, or None."""
+def lowered(tensors, name, index="int32"):
+    """Return a scheduled function with its stores marked, the one before, and the latter's blocks, or None.
+
+    Models of the Relax line have indices of int64.
+    """
     from tvm import te
 
     from roller_tvm.relax.proving import loops_of, with_instances
     from roller_tvm.tir import read_prim_func
 
-    func = te.create_prim_func(tensors)
+    func = te.create_prim_func(tensors, index_dtype_override=index)
     reading, spec = read_prim_func(func), device(name)
     steps = schedule(reading.expression, None, spec, NO_FEATURES).script.steps
     words = {"kind": "cuda", "arch": spec.arch} if spec.kind == "gpu" else {"kind": "llvm"}

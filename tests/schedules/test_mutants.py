@@ -17,7 +17,7 @@ from roller_tvm.te import te_operator  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from ..sampling import NIGHTLY  # noqa: E402
-from .mutants import OTHER_VALUES, answer, is_wrong, mutants, other_constants  # noqa: E402
+from .mutants import OTHER_VALUES, answer, is_wrong, is_wrong_for, mutants, other_constants  # noqa: E402
 
 WORDS = ["matmul m=8 n=8 k=8", "conv2d_nchw n=1 c=2 h=6 w=6 f=4 kh=3 kw=3 padding=1", "softmax shape=4x10",
          "matmul m=6 n=7 k=5", "transpose shape=8x6 perm=1,0", "add shape=6x10",
@@ -149,3 +149,63 @@ def test_copies_that_run_ahead_have_to_be_waited_for():
         assert "initialised: refuted: " in str(prove_lowered(mutant, reference))
     barriers = [m for kind, m in mutants(func) if kind.startswith("barrier dropped")]
     assert all("races: refuted: " in str(prove_lowered(mutant, reference)) for mutant in barriers)
+
+
+def test_what_replaces_nothing_is_refuted():
+    """A maximum or a sum without all of its terms: each element still gets to each output, by another way."""
+    func, reference = lowered("softmax shape=4x10", "avx2")
+    wrong = [m for kind, m in mutants(func) if kind.startswith("a store left out")]
+    assert len(wrong) == 4
+    assert [prove_lowered(m, reference).answer for m in wrong] == ["refuted"] * 4
+
+
+def test_another_way_of_computing_is_not_refuted():
+    """A sum of squares less the square of a sum, by other products: what lacks is made up for."""
+    from tvm import te
+
+    def variance(value):
+        x, k = te.placeholder((4, 8), name="x"), te.reduce_axis((0, 8), name="k")
+        total = te.compute((4,), lambda i: te.sum(x[i, k], axis=k), name="total")
+        squares = te.compute((4,), lambda i: te.sum(x[i, k] * x[i, k], axis=k), name="squares")
+        return [x, te.compute((4,), lambda i: value(total[i], squares[i]), name="out")]
+
+    _, reference = lowered_tensors(variance(lambda t, s: s - t * t), "avx2")
+    for value in (lambda t, s: s + t * (0 - t), lambda t, s: (s + t) - t * (t + 1)):
+        assert prove_lowered(lowered_tensors(variance(value), "avx2")[0], reference).answer == "undecided"
+
+
+@pytest.mark.parametrize(("words", "rule"), [("softmax shape=4x10", "loop s"), ("layer_norm shape=3x12", "load e")])
+def test_a_witness_is_shown_by_large_numbers(words, rule):
+    """A row's maximum without a term gives the right softmax of most rows; another row's mean, the right variance."""
+    func, reference = lowered(words, "avx2")
+    right, hidden = answer(reference), 0
+    for kind, mutant in mutants(func):
+        if not kind.startswith(rule) or is_wrong(mutant, right):
+            continue
+        found = prove_lowered(mutant, reference)
+        if found.answer == "refuted":
+            (finding,) = (f for f in found.findings if f.answer == "refuted")
+            assert is_wrong_for(mutant, reference, finding), kind
+            assert not is_wrong_for(func, reference, finding)
+            hidden += 1
+    assert hidden
+
+
+def test_trips_of_a_parallel_loop_race_across_barriers():
+    func, reference = lowered("conv2d_nhwc n=1 c=4 h=5 w=5 f=4 k=3 padding=1", "v100")
+    mutant = next(m for kind, m in mutants(func) if kind == "loop at once 0")  # a thread's sum over channels
+    assert "races: refuted: " in str(prove_lowered(mutant, reference))
+    assert is_wrong(mutant, answer(reference)) and not is_wrong(func, answer(reference))
+
+
+@pytest.mark.parametrize("name", ["avx2", "v100"])
+def test_kernels_with_wide_indices_can_be_wrong(name):
+    from .test_instances import lowered as with_blocks
+
+    tensors = tensors_of("max_pool2d_nchw n=1 c=2 h=5 w=5 k=3 stride=2 padding=1")
+    func, reference, blocks = with_blocks(tensors, name, "int64")
+    assert prove_lowered(func, reference, blocks=blocks).answer == "proven"
+    right = answer(reference)
+    wrong = [m for kind, m in mutants(func) if not kind.startswith(OTHER_VALUES) and is_wrong(m, right)]
+    answers = [prove_lowered(m, reference, blocks=blocks).answer for m in wrong[::4]]
+    assert len(answers) > 2 and set(answers) == {"refuted"}
