@@ -1,23 +1,22 @@
-"""One family of models in a process of its own: built through one path and compared, or timed."""
+"""One family of models in a process of its own: built through each path and compared, or opened in a runtime."""
 
 from __future__ import annotations
 
 import os
 import resource
-import statistics
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from roller_bench import peers_graph
 from roller_bench.families import find
 from roller_bench.peers_graph import session_of
-from roller_bench.quiet import REST, busy
-from roller_bench.running import keep_inputs, read_inputs
+from roller_bench.running import Arrays, Runnable, Running, keep_inputs, open_built
 from roller_tvm.errors import MeasureError, RollerError, UnsupportedOperator, last_line
 
 EXPORT, ONNX = "export", "onnx"
@@ -26,7 +25,6 @@ PATHS = (EXPORT, ONNX)
 EAGER, INDUCTOR, ONNXRUNTIME = "torch", "torch.compile", "onnxruntime"
 #: Largest difference from torch's answer, over how far torch's answers to two inputs are apart.
 TOLERANCE = 1e-3
-WARM_UP = 3
 
 
 def stem(name: str) -> str:
@@ -80,70 +78,52 @@ def _built(
             "notes": list(model.notes)}  # fmt: skip
 
 
-def timed(name: str, runtimes: Sequence[str], folder: str, threads: int, seconds: float) -> dict[str, dict[str, Any]]:
-    """Time a family in runtimes of one kind, one after the other; return runtime -> outcome.
-
-    Medians of wall and CPU time of a run, and whether other work was going on.
-    """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))
-    place, found = Path(folder, stem(name)), {}
-    for runtime in runtimes:
-        try:
-            run = _opened(name, runtime, place, threads)
-            found[runtime] = {"status": "ok", "reason": "", **_timed(run, threads, seconds)}
-        except Exception as error:  # of a peer: the others are timed
-            traceback.print_exc()
-            found[runtime] = {"status": "failed", "reason": f"{type(error).__name__}: {last_line(error)}"}
-    return found
+def runnable(name: str, runtime: str, folder: Path, threads: int) -> Runnable:
+    """Return what runs a family once in a runtime, after `check` kept its models."""
+    place = Path(folder, stem(name))
+    file = {EAGER: name, INDUCTOR: name, ONNXRUNTIME: str(place.with_suffix(".onnx"))}.get(runtime, "")
+    opener = f"{__name__}:{OPENERS.get(runtime, 'open_ours')}"
+    return Runnable(opener, file or f"{place}.{runtime}.so", str(place.with_suffix(".inputs.npz")), threads)
 
 
-def _timed(run: Callable[[], object], threads: int, seconds: float) -> dict[str, Any]:
-    for _ in range(WARM_UP):
-        run()
-    others = busy()
-    wall: list[float] = []
-    cpu: list[float] = []
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(wall) < WARM_UP:
-        start, used = time.perf_counter(), time.process_time()
-        run()
-        wall.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - used)
-    passed, used = statistics.median(wall), statistics.median(cpu)
-    # A thread that has a CPU of its own takes no longer than what it computes.
-    loaded = passed > (1 + REST) * used if threads == 1 else not others <= REST
-    return {"wall_ms": passed * 1e3, "cpu_ms": used * 1e3, "runs": len(wall), "loaded": loaded}
+def open_ours(file: Path, inputs: Arrays, threads: int) -> Running:
+    """Open a model built through either path."""
+    import roller_tvm
+
+    return open_built(file, _named(roller_tvm.load(file, threads=threads), list(inputs.values())), threads)
 
 
-def _opened(name: str, runtime: str, place: Path, threads: int) -> Callable[[], object]:
-    """Return a function that runs a family once."""
-    if runtime in PATHS:
-        import roller_tvm
+def open_onnxruntime(file: Path, inputs: Arrays, threads: int) -> Running:
+    names = [value.name for value in session_of(file, threads).get_inputs()]
+    return peers_graph.open_onnxruntime(file, dict(zip(names, inputs.values(), strict=True)), threads)
 
-        model = roller_tvm.load(place.with_suffix(f".{runtime}.so"), threads=threads)
-        given = _named(model, list(read_inputs(place.with_suffix(".inputs.npz")).values()))
-        return lambda: model.run(given, True)
-    if runtime == ONNXRUNTIME:
-        return _onnxruntime(place, threads)
+
+def open_torch(family: Path, _inputs: Arrays, threads: int, compiled: bool = False) -> Running:
+    """Make a family's module again, by which its models were built, and run it as it is."""
+    os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
     import torch
 
     torch.set_num_threads(threads)
-    module, samples = find([name])[0].make()
-    if runtime == INDUCTOR:
+    module, samples = find([str(family)])[0].make()
+    if compiled:
         module = torch.compile(module)
 
     def run() -> Any:
-        with torch.inference_mode():
+        with torch.no_grad():
             return module(*samples[0])
 
-    return run
+    return Running(run, lambda: _arrays(run()))
 
 
-def _onnxruntime(place: Path, threads: int) -> Callable[[], object]:
-    session = session_of(place.with_suffix(".onnx"), threads)
-    arrays = read_inputs(place.with_suffix(".inputs.npz")).values()
-    given = dict(zip([value.name for value in session.get_inputs()], arrays, strict=True))
-    return lambda: session.run(None, given)
+def open_inductor(family: Path, inputs: Arrays, threads: int) -> Running:
+    """Open a family's module compiled by torch, its weights frozen."""
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True
+    return open_torch(family, inputs, threads, compiled=True)
+
+
+OPENERS = {EAGER: "open_torch", INDUCTOR: "open_inductor", ONNXRUNTIME: "open_onnxruntime"}
 
 
 def _onnx(module: Any, sample: tuple[Any, ...], path: Path) -> Path:

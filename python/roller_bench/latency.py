@@ -7,16 +7,17 @@ one CPU in their next runs (8 ms instead of 2).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ WARM, BLOCK, BLOCK_S = 4, 8, 0.08
 MOST_S = 2.0
 #: Number of sets of new processes, as memory lies differently in each; least blocks per process.
 PROCESSES, BLOCKS = 3, 2
+Process = subprocess.Popen[str]
 #: Where this program's packages are: all that an interpreter with an environment of its own takes from here.
 OWN = [str(Path(package.__file__ or "").resolve().parents[1]) for package in (roller_bench, roller_tvm)]
 #: This process's CPUs before TVM ran. TVM pins the thread that runs a kernel, and processes started later inherit that.
@@ -78,7 +80,22 @@ def in_turns(files: Sequence[Path], seconds: float, outputs: Path | None = None)
     MeasureError
         An implementation cannot be run.
     """
-    processes: list[Any] = []
+    with opened(files) as processes:
+        for number, process in enumerate(processes if outputs is not None else ()):
+            _asked(process, f"{outputs}/{number}.npz")
+        return blocks_in_turns(processes, seconds)
+
+
+@contextlib.contextmanager
+def opened(files: Sequence[Path], limit_s: float | None = None) -> Iterator[list[Process]]:
+    """Open implementations, each in a process of its own that is then stopped; at the end they are killed.
+
+    Raises
+    ------
+    MeasureError
+        An implementation cannot be run, or is not ready after the limit.
+    """
+    processes: list[Process] = []
     try:
         for path in files:
             command, env = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS))), environment()
@@ -87,29 +104,45 @@ def in_turns(files: Sequence[Path], seconds: float, outputs: Path | None = None)
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
             processes.append(process)
         for path, process in zip(files, processes, strict=True):
-            if process.stdout.readline().strip() != "ready":
+            late = threading.Timer(limit_s or threading.TIMEOUT_MAX, process.kill)
+            late.daemon = True
+            late.start()
+            told = _line(process)
+            late.cancel()
+            if told != "ready":
                 raise MeasureError("cannot be run: see above", str(path), kind="run error")
             process.send_signal(signal.SIGSTOP)
-        for number, process in enumerate(processes if outputs is not None else ()):
-            process.send_signal(signal.SIGCONT)
-            process.stdin.write(f"{outputs}/{number}.npz\n")
-            process.stdin.flush()
-            process.stdout.readline()
-            process.send_signal(signal.SIGSTOP)
-        times: list[list[list[float]]] = [[] for _ in files]
-        until = clock.perf_counter() + seconds
-        while len(times[-1]) < BLOCKS or clock.perf_counter() < until:
-            for own, process in zip(times, processes, strict=True):
-                process.send_signal(signal.SIGCONT)
-                process.stdin.write("block\n")
-                process.stdin.flush()
-                own.append(json.loads(process.stdout.readline()))
-                process.send_signal(signal.SIGSTOP)
-        return times
+        yield processes
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def blocks_in_turns(processes: Sequence[Process], seconds: float) -> list[list[list[float]]]:
+    """Return the seconds of every run of opened implementations, by implementation and block."""
+    times: list[list[list[float]]] = [[] for _ in processes]
+    until = clock.perf_counter() + seconds
+    while len(times[-1]) < BLOCKS or clock.perf_counter() < until:
+        for own, process in zip(times, processes, strict=True):
+            own.append(json.loads(_asked(process, "block")))
+    return times
+
+
+def _asked(process: Process, line: str) -> str:
+    """Return the answer of a process, which runs only meanwhile."""
+    assert process.stdin is not None
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    told = _line(process)
+    process.send_signal(signal.SIGSTOP)
+    return told
+
+
+def _line(process: Process) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def serve(path: Path) -> None:

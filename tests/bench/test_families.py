@@ -1,5 +1,6 @@
 """The table of families: it goes on after a failure and where it stopped, tells a crash's path, and judges answers."""
 
+import contextlib
 import json
 import re
 
@@ -10,9 +11,9 @@ from roller_bench.families import FAMILIES
 from roller_bench.family_jobs import difference
 from roller_bench.figures import families, main
 from roller_bench.jobs import Done
+from roller_tvm.errors import MeasureError
 
 OK = {"status": "ok", "reason": "", "error": 1e-6, "build_s": 1.0, "kernels": {"planned": 3}}
-TIME = {"status": "ok", "reason": "", "loaded": True}
 
 
 @pytest.fixture
@@ -21,10 +22,7 @@ def jobs(monkeypatch):
     asked = []
 
     def run_job(edge, function, arguments, limit_s, threads, log):
-        asked.append((function, arguments["name"], *arguments.get("paths", arguments.get("runtimes", ()))))
-        if function == "timed":
-            times = {"export": 1.0, "onnx": 1.5, "onnxruntime": 2.0, "torch": 3.0, "torch.compile": 4.0}
-            return Done("ok", {n: TIME | {"wall_ms": times[n], "cpu_ms": times[n]} for n in arguments["runtimes"]})
+        asked.append((function, arguments["name"], *arguments["paths"]))
         if arguments["name"] == "VGG" and "onnx" in arguments["paths"]:
             return Done("crash", reason="killed by signal 11")
         lacks = {"status": "unsupported", "reason": "unsupported operators: eigh"}
@@ -52,18 +50,45 @@ def test_it_goes_on(jobs, tmp_path, capsys):
     assert jobs == [("check", "VGG", "onnx")]
 
 
-def test_times_of_what_is_right(jobs, tmp_path, capsys):
-    command = ["families", "--families", "AlexNet,VGG,ResNet", "--folder", str(tmp_path)]
+def test_times_of_what_is_right(jobs, tmp_path, capsys, monkeypatch):
+    """All runtimes of some families are opened before one is timed; a runtime that cannot be opened is told."""
+    command = ["families", "--families", "AlexNet,VGG,ResNet", "--folder", str(tmp_path), "--threads", "2"]
     main(command)
     jobs.clear()
-    assert main([*command, "--time", "1"]) == 0
-    assert [asked[1:] for asked in jobs] == [
-        ("AlexNet", "export", "onnx"), ("AlexNet", "onnxruntime"), ("AlexNet", "torch", "torch.compile"),
-        ("VGG", "export"), ("VGG", "torch", "torch.compile"),
+    times = {"export.so": 1.0, "onnx.so": 1.5, ".onnx": 2.0, "open_torch": 3.0, "open_inductor": 4.0}
+
+    @contextlib.contextmanager
+    def opened(files, limit_s):
+        own = json.loads(files[0].read_text())
+        name = next(end for end in times if own["file"].endswith(end) or own["opener"].endswith(end))
+        jobs.append((own["file"].split("/")[-1], own["threads"]))
+        if name == "open_inductor" and own["file"] == "VGG":
+            raise MeasureError("ended", "VGG")
+        yield [times[name]]
+
+    def blocks(processes, seconds):
+        jobs.append((*processes, seconds))
+        return [[[one / 1e3], [one / 1e3]] for one in processes]
+
+    monkeypatch.setattr(families, "opened", opened)
+    monkeypatch.setattr(families, "blocks_in_turns", blocks)
+    assert main([*command, "--time", "1", "--together", "2", "--hold", "sh -c 'echo ready; cat'"]) == 0
+    assert jobs == [
+        ("AlexNet.export.so", 2), ("AlexNet.onnx.so", 2), ("AlexNet.onnx", 2), ("AlexNet", 2), ("AlexNet", 2),
+        ("VGG.export.so", 2), ("VGG", 2), ("VGG", 2), (1.0, 1.5, 2.0, 3.0, 4.0, 1.0), (1.0, 3.0, 1.0),
     ]  # fmt: skip
     told = capsys.readouterr().out
     assert re.search(r"AlexNet \| torchvision \| ok \| ok \| 1.00 \| 3.00 \| 4.00 \| 2.00", told)
-    assert "1 thread, beside other work; geometric means of the speed: 3.00 of torch (2)" in told
+    assert re.search(r"VGG \| .* \| 1.00 \| 3.00 \|  \|  \|", told)
+    assert re.search("VGG +time torch.compile 2 +failed: ended", told)
+    assert re.search("2 threads, .*; geometric means of the speed: 3.00 of torch \\(2\\), 4.00 of torch.compile", told)
+    jobs.clear()
+    assert main([*command, "--time", "1"]) == 0 and jobs == [], "a failure is known too"
+
+
+def test_a_command_that_cannot_hold_the_machine():
+    with pytest.raises(MeasureError, match="the command that holds the machine ended: true"), families.held("true"):
+        pytest.fail("nothing holds the machine")
 
 
 def test_results_of_other_cpus_do_not_count(jobs, tmp_path):

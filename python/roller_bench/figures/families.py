@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shlex
+import statistics
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from roller_bench.families import FAMILIES, Family, find
-from roller_bench.family_jobs import EAGER, EXPORT, INDUCTOR, ONNX, ONNXRUNTIME, PATHS
+from roller_bench.family_jobs import EAGER, EXPORT, INDUCTOR, ONNX, ONNXRUNTIME, PATHS, runnable
 from roller_bench.figures import add_out, append_lines, names, read_lines, tell
 from roller_bench.jobs import run_job
-from roller_bench.machine import cpu_id
+from roller_bench.latency import Process, blocks_in_turns, opened
+from roller_bench.machine import commit, cpu_id
+from roller_bench.quiet import REST, busy
+from roller_tvm.device import cpu_device
+from roller_tvm.errors import MeasureError
+from roller_tvm.folders import work_folder
 from roller_tvm.stats import geomean
 
-#: Runtimes that are timed, those of one process together.
-PROCESSES = (PATHS, (ONNXRUNTIME,), (EAGER, INDUCTOR))
-RUNTIMES = tuple(runtime for group in PROCESSES for runtime in group)
+#: Runtimes that are timed.
+RUNTIMES = (*PATHS, ONNXRUNTIME, EAGER, INDUCTOR)
 LEFT = 1
+#: Names of families, each with its jobs.
+Jobs = Sequence[tuple[str, Sequence[str]]]
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -32,19 +42,23 @@ def families(parser: argparse.ArgumentParser) -> None:
     Relax line; needs `pip install torchvision timm transformers onnxscript` beside requirements/torch.txt. Models are
     built from their configs with random weights, nothing is downloaded. Each job is a process with a limit of time
     and memory; a failure is noted and the next job begins. The same command goes on where it was stopped. Results
-    are lines of JSON, those of each kind of CPU apart.
+    are lines of JSON, those of each kind of CPU apart. Runtimes of a family are timed in turns, each in a process of
+    its own that is stopped meanwhile: all are opened first, compiled by torch too, which takes most of the time.
     """
     parser.add_argument("--families", type=names, help=f"only these: {', '.join(f.name for f in FAMILIES)}")
     parser.add_argument("--paths", type=names, default=list(PATHS), help="default export,onnx")
     parser.add_argument("--folder", type=Path, default=Path("build/families"), help="built models; default %(default)s")
     parser.add_argument("--results", type=Path, help="results; default results.jsonl in the folder")
-    parser.add_argument("--time", type=float, metavar="S", help="time for S seconds each what is built and right")
+    parser.add_argument("--time", type=float, metavar="S", help="time for S seconds a family what is built and right")
     parser.add_argument("--runtimes", type=names, default=list(RUNTIMES), help=f"default {','.join(RUNTIMES)}")
-    parser.add_argument("--threads", type=int, default=1, help="threads of the timed runs; default 1")
+    parser.add_argument("--together", type=int, default=1, help="families opened before one is timed; default 1")
+    told = "command that keeps other work off meanwhile: prints a line once it does so, ends with its input"
+    parser.add_argument("--hold", default="", metavar="CMD", help=told)
+    parser.add_argument("--threads", type=int, help="of builds and of timed runs; default all cores")
     parser.add_argument("--limit", type=float, default=600, help="seconds of a job; default 600")
     parser.add_argument("--memory", type=int, default=12, help="GiB of a job; default 12")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no new job after this time")
-    parser.add_argument("--again", action="store_true", help="forget earlier results of these families and paths")
+    parser.add_argument("--again", action="store_true", help="forget earlier results of these families and jobs")
     parser.add_argument("--table", action="store_true", help="only print the table")
     add_out(parser)
     parser.set_defaults(run=_run)
@@ -52,35 +66,31 @@ def families(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     chosen, begun = find(args.families), time.monotonic()
+    args.threads = args.threads or cpu_device().units
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     results = args.results or folder / "results.jsonl"
     kind = cpu_id()
     known = {(r["family"], r["job"]): r for r in read_lines(results) if r["cpu"] == kind}
-    fresh: set[tuple[str, str]] = set()
 
-    def left() -> tuple[Family, list[str]] | None:
-        """Return the next family and its jobs."""
-        if args.table or time.monotonic() - begun > args.seconds:
-            return None
-        for family in chosen:
-            for group in [args.paths] if args.time is None else PROCESSES:
-                jobs = group if args.time is None else [timing(r, args.threads) for r in group if r in args.runtimes]
-                keys = [(family.name, job) for job in jobs]
-                todo = [key for key in keys if key not in fresh and (args.again or key not in known)]
-                if todo := [key for key in todo if args.time is None or built(known, *key)]:
-                    return family, [job for _, job in todo]
-        return None
+    def left(family: Family) -> list[str]:
+        """Return the jobs of a family that are to be done: of timings all, as they are timed in turns."""
+        if args.time is None:
+            return [path for path in args.paths if args.again or (family.name, path) not in known]
+        jobs = [timing(r, args.threads) for r in RUNTIMES if r in args.runtimes]
+        jobs = [job for job in jobs if built(known, family.name, job)]
+        return jobs if args.again or any((family.name, job) not in known for job in jobs) else []
 
     def done() -> Iterator[dict[str, Any]]:
-        while (job := left()) is not None:
-            for row in _results(*job, args, folder):
-                yield {"cpu": kind, **row}
+        todo = [] if args.table else [(family.name, jobs) for family in chosen if (jobs := left(family))]
+        size = 1 if args.time is None else args.together
+        for first in range(0, len(todo), size):
+            if time.monotonic() - begun <= args.seconds:
+                rows = _built if args.time is None else _timed
+                yield from ({"cpu": kind, **row} for row in rows(todo[first : first + size], args, folder))
 
     for row in append_lines(results, done()):
-        key = row["family"], row["job"]
-        known[key] = row
-        fresh.add(key)
+        known[row["family"], row["job"]] = row
         print(f"{row['family']:<14} {row['job']:<22} {words(row)}", flush=True)
     tell(report(chosen, known, args.threads), args.out)
     return LEFT if any((f.name, path) not in known for f in chosen for path in args.paths) else 0
@@ -98,23 +108,60 @@ def built(known: Rows, family: str, job: str) -> bool:
     return any(known.get((family, path), {}).get("status") == "ok" for path in needed)
 
 
-def _results(family: Family, jobs: list[str], args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """Run the jobs of a family in a process of its own; yield a row each."""
+def _built(asked: Jobs, args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Build and compare families through paths, each family in a process of its own; yield a row for each path."""
     log, edge = folder / "log", "roller_bench.family_jobs"
-    asked = {"name": family.name, "folder": str(folder)}
-    asked |= {"memory_gib": args.memory} if args.time is None else {"threads": args.threads, "seconds": args.time}
-    function, keyword = ("check", "paths") if args.time is None else ("timed", "runtimes")
-    groups = [jobs]
-    while groups:
-        own = groups.pop(0)
-        names = own if args.time is None else [job.split()[1] for job in own]
-        done = run_job(edge, function, {**asked, keyword: names}, args.limit * len(own), args.threads, log)
-        if done.status != "ok" and len(own) > 1:  # which of them it was
-            groups += [[job] for job in own]
+    asked = list(asked)
+    while asked:
+        family, paths = asked.pop(0)
+        told = {"name": family, "paths": paths, "folder": str(folder), "memory_gib": args.memory}
+        done = run_job(edge, "check", told, args.limit * len(paths), args.threads, log)
+        if done.status != "ok" and len(paths) > 1:  # which of them it was
+            asked = [(family, [path]) for path in paths] + asked
             continue
-        for job, name in zip(own, names, strict=True):
-            told = done.value[name] if done.status == "ok" else {"status": done.status, "reason": done.reason}
-            yield {"family": family.name, "job": job, **told}
+        for path in paths:
+            result = done.value[path] if done.status == "ok" else {"status": done.status, "reason": done.reason}
+            yield {"family": family, "job": path, **result}
+
+
+def _timed(asked: Jobs, args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Open families in their runtimes, then time each family's in turns; yield a row for each runtime."""
+    with contextlib.ExitStack() as stack, work_folder() as files:
+        ready: dict[tuple[str, str], Process] = {}
+        for family, jobs in asked:
+            for job in jobs:
+                own = runnable(family, job.split()[1], folder, args.threads).write(Path(files, "runnable.json"))
+                try:
+                    ready[family, job] = stack.enter_context(opened([own], args.limit))[0]
+                except MeasureError as error:
+                    yield {"family": family, "job": job, "status": "failed", "reason": error.what}
+        with held(args.hold):
+            for family, jobs in asked:
+                others, jobs = busy(), [job for job in jobs if (family, job) in ready]
+                taken = blocks_in_turns([ready[family, job] for job in jobs], args.time) if jobs else []
+                for job, blocks in zip(jobs, taken, strict=True):
+                    runs = [seconds for block in blocks for seconds in block]
+                    yield {"family": family, "job": job, "status": "ok", "reason": "", "commit": commit(),
+                           "wall_ms": statistics.median(runs) * 1e3, "runs": len(runs),
+                           "loaded": not others <= REST}  # fmt: skip
+
+
+@contextlib.contextmanager
+def held(command: str) -> Iterator[None]:
+    """Keep other work off the machine by a command that prints a line once it does so, until its input ends.
+
+    Examples
+    --------
+    >>> with held("sh -c 'echo ready; cat'"):
+    ...     pass
+    """
+    if not command:
+        yield
+        return
+    with subprocess.Popen(shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        if process.stdout is None or not process.stdout.readline():
+            raise MeasureError(f"the command that holds the machine ended: {command}", "families", "mend --hold")
+        yield
 
 
 def words(row: Mapping[str, Any]) -> str:
@@ -128,7 +175,7 @@ def words(row: Mapping[str, Any]) -> str:
     if row["status"] != "ok":
         return f"{row['status']}: {row['reason']}"
     if "wall_ms" in row:
-        return f"{row['wall_ms']:.2f} ms wall, {row['cpu_ms']:.2f} ms CPU{', loaded' if row['loaded'] else ''}"
+        return f"{row['wall_ms']:.2f} ms{', loaded' if row['loaded'] else ''}"
     kernels = ", ".join(f"{count} {how}" for how, count in row["kernels"].items())
     return f"ok, error {row['error']:.1e}, built in {row['build_s']:.0f} s, kernels: {kernels}"
 
@@ -146,10 +193,10 @@ def report(chosen: Sequence[Family], known: Rows, threads: int) -> str:
         cells += [_outcome(known.get((family.name, path))) for path in PATHS]
         times = {r: known.get((family.name, timing(r, threads)), {}) for r in RUNTIMES}
         loaded = loaded or any(row.get("loaded") for row in times.values())
-        ours = next((times[p]["cpu_ms"] for p in PATHS if "cpu_ms" in times[p]), None)
+        ours = next((times[p]["wall_ms"] for p in PATHS if "wall_ms" in times[p]), None)
         cells.append(f"{ours:.2f}" if ours else "")
         for runtime, found in ratios.items():
-            other = times[runtime].get("cpu_ms")
+            other = times[runtime].get("wall_ms")
             if ours and other:
                 found.append(other / ours)
             cells.append(f"{other / ours:.2f}" if ours and other else "")
@@ -160,7 +207,7 @@ def report(chosen: Sequence[Family], known: Rows, threads: int) -> str:
     rows.append(f"\n{len(chosen)} families: {both} right through both paths ({counts}).")
     if means := [f"{geomean(found):.2f} of {name} ({len(found)})" for name, found in ratios.items() if found]:
         state = "beside other work" if loaded else "on a quiet machine"
-        rows.append(f"CPU time, {threads} thread, {state}; geometric means of the speed: {', '.join(means)}.")
+        rows.append(f"{threads} threads, {state}; geometric means of the speed: {', '.join(means)}.")
     if waiting:
         rows.append(f"Not built yet: {', '.join(waiting)}.")
     return "\n".join(rows)
