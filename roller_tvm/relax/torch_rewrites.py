@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UnsupportedOperator
 from .recurrent_torch import without_dropout, without_steps
+from .torch_experts import with_all_experts, with_counts
 
 #: Largest constant that folding adds, in bytes.
 LARGEST = 64 << 20
@@ -57,7 +58,7 @@ def rewritten(program: Any) -> tuple[Any, Counter[str]]:
     needed: Counter[str] = Counter()
     graph = program.graph_module.graph
     _refuse_random(graph)
-    for rewrite in (_without_empty, _widened, _promoted, _without_bool, _pieced, _wrapped, _selected):
+    for rewrite in (with_counts, with_all_experts, *REWRITES):
         needed.update(rewrite(graph))
     needed.update(_with_whole_index(program))
     needed.update(_folded(program))
@@ -159,6 +160,20 @@ def _promoted(graph: Any) -> Iterator[str]:
         cast = [n if v.dtype == common else _cast(graph, node, n, common) for n, v in zip(pair, values, strict=True)]
         node.args = (*node.args[:first], *cast, *node.args[first + 2 :])
         yield "operands in one type"
+
+
+def _rounded(graph: Any) -> Iterator[str]:
+    """Divide integers by a number of their own type: TVM takes it for int32."""
+    import torch
+
+    for node in list(graph.nodes):
+        if _named(node, ("aten.div",)) and node.kwargs.get("rounding_mode") and isinstance(node.args[1], int):
+            kind = _value(node.args[0]).dtype
+            with graph.inserting_before(node):
+                number = graph.call_function(torch.ops.aten.full.default, ([], node.args[1]), {"dtype": kind})
+            number.meta["val"] = torch.empty((), dtype=kind, device="meta")
+            node.target, node.args = torch.ops.aten.div.Tensor_mode, (node.args[0], number)
+            yield "divisor in its dividend's type"
 
 
 def _without_bool(graph: Any) -> Iterator[str]:
@@ -378,3 +393,7 @@ def _constant(program: Any, value: Any) -> Any:
     specs.insert(0, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name))
     program.constants[name] = value
     return node
+
+
+#: Rewrites of one graph, in their order.
+REWRITES = (_without_empty, _widened, _promoted, _rounded, _without_bool, _pieced, _wrapped, _selected)

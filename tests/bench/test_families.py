@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roller_bench.families import FAMILIES
-from roller_bench.family_jobs import difference
+from roller_bench.family_jobs import difference, rounded
 from roller_bench.figures import families, main
 from roller_bench.jobs import Done
 from roller_tvm.errors import MeasureError
@@ -116,3 +116,9 @@ def test_answers_are_judged_by_how_far_two_are_apart():
     assert difference(first, first, [first, first]) == np.inf, "answers that do not depend on the input prove nothing"
     ids = [np.array([1, 2])]
     assert difference(ids, ids, [ids, ids]) == 0 and difference([np.array([1, 3])], ids, [ids, ids]) == np.inf
+
+
+def test_float64_judges_where_float32_is_far_off():
+    assert rounded(1e-3, 0.0) and not rounded(1.1e-3, 0.0), "torch's own rounding is no excuse where it is small"
+    assert rounded(4e-3, 2.1e-3) and not rounded(4e-3, 1.9e-3)
+    assert not any(rounded(*pair) for pair in [(np.inf, 1.0), (np.nan, 1.0), (np.inf, np.inf), (0.1, np.inf)])

@@ -63,8 +63,17 @@ FORMS = {
         [(3, 5)],
         {"operands in one type"},
     ),
+    "quotient rounded down": (
+        lambda x: torch.div((x * 9).to(torch.int64), 2, rounding_mode="floor"),
+        [(3, 5)],
+        {"divisor in its dividend's type"},
+    ),
     "comparison of two types": (lambda x: (x * 3).to(torch.int64) < x, [(3, 5)], {"operands in one type"}),
     "positions": (mask, [(4, 4)], {"constants folded"}),
+    "histogram": (lambda x: torch.histc(x, 5, -0.3, 0.4), [(3, 50)], {"histogram by comparisons"}),
+    "histogram of whole numbers": (
+        lambda x: torch.histc((x * 8).round().clamp(-4, 3), 8, -4, 3), [(90,)], {"histogram by comparisons"},
+    ),
 }
 
 
