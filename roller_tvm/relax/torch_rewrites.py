@@ -162,6 +162,17 @@ def _promoted(graph: Any) -> Iterator[str]:
         yield "operands in one type"
 
 
+def _without_pools(graph: Any) -> Iterator[str]:
+    """Drop pools to the extents that a tensor has, as AlexNet and VGG have for images of the usual size."""
+    for node in list(graph.nodes):
+        if not _named(node, ("aten._adaptive_avg_pool2d", "aten.adaptive_avg_pool2d")):
+            continue
+        value, result = _value(node.args[0]), _value(node)
+        if value is not None and value.shape == result.shape and all(isinstance(one, int) for one in value.shape):
+            node.replace_all_uses_with(node.args[0])
+            yield "pools of windows of one element dropped"
+
+
 def _rounded(graph: Any) -> Iterator[str]:
     """Divide integers by a number of their own type: TVM takes it for int32."""
     import torch
@@ -396,4 +407,4 @@ def _constant(program: Any, value: Any) -> Any:
 
 
 #: Rewrites of one graph, in their order.
-REWRITES = (_without_empty, _widened, _promoted, _rounded, _without_bool, _pieced, _wrapped, _selected)
+REWRITES = (_without_empty, _without_pools, _widened, _promoted, _rounded, _without_bool, _pieced, _wrapped, _selected)

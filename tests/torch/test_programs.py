@@ -69,6 +69,11 @@ FORMS = {
         {"divisor in its dividend's type"},
     ),
     "comparison of two types": (lambda x: (x * 3).to(torch.int64) < x, [(3, 5)], {"operands in one type"}),
+    "pool of single elements": (
+        lambda x: torch.nn.functional.adaptive_avg_pool2d(x.exp(), (3, 2)) + 1,
+        [(1, 4, 3, 2)],
+        {"pools of windows of one element dropped"},
+    ),
     "positions": (mask, [(4, 4)], {"constants folded"}),
     "histogram": (lambda x: torch.histc(x, 5, -0.3, 0.4), [(3, 50)], {"histogram by comparisons"}),
     "histogram of whole numbers": (
