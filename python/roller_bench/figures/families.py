@@ -54,7 +54,7 @@ def families(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--together", type=int, default=1, help="families opened before one is timed; default 1")
     told = "command that keeps other work off meanwhile: prints a line once it does so, ends with its input"
     parser.add_argument("--hold", default="", metavar="CMD", help=told)
-    parser.add_argument("--threads", type=int, help="of builds and of timed runs; default all cores")
+    parser.add_argument("--threads", type=int, help="for builds and timed runs; default all cores")
     parser.add_argument("--limit", type=float, default=600, help="seconds of a job; default 600")
     parser.add_argument("--memory", type=int, default=12, help="GiB of a job; default 12")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no new job after this time")
