@@ -342,6 +342,8 @@ def tiled_times(
         levels.append(LevelColumn(name, moved * number, moved * number / device.units / rate * rates.cycle))
         if at > 0:
             exposed = exposed + EXPOSED * cycles
+            if at > 1:
+                exposed = exposed + nest.again(rates.caches[at - 1][1], tiles, moved) / rate
             bound = np.where(cycles > worst, 2 + at, bound)
             worst = np.maximum(worst, cycles)
     return chunk_times(g, device, rates, tiles, number, core, np.maximum(worst, core + exposed), bound, levels,

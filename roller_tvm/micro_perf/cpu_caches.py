@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..device import DeviceSpec
 from ..roller.candidates import Column, Tiles
-from .cpu_constants import CACHE_SHARE, GATHERED_SLOTS
+from .cpu_constants import CACHE_SHARE, CROWDED, EVICTED, GATHERED_SLOTS
 from .cpu_rates import CpuRates, of_bytes
 from .geometry import Geometry, Operand
 
@@ -139,6 +139,20 @@ class Loops:
                 repeat = np.where(stays, repeat, repeat * trip)
             total = total + repeat * prod(box) * op.element_bytes
         return total
+
+    def again(self, capacity: float, tiles: NDArray[np.int64], moved: Column) -> Column:
+        """Return the bytes that come again, nothing hides them, because sets of a crowded cache overflow.
+
+        Parameters
+        ----------
+        moved : column
+            What moves into the cache otherwise: `through`.
+        """
+        g, crowded = self.geometry, capacity * CROWDED
+        boxes = [op.boxes(g.reducing(self.chunks)) for op in g.operands]
+        if np.all(held(g, boxes, self.rates, self.packed) <= crowded):
+            return 0.0
+        return EVICTED * (self.through(crowded, tiles) - moved)
 
 
 def held(
