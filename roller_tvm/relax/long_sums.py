@@ -23,7 +23,7 @@ from .dataflow import static_tensor
 from .devices import device_of, find_target
 
 #: Share of a product's time at the FMA peak that cutting it must save.
-SAVED = 0.1
+SAVED = 0.05
 #: Times that a partial result is moved: read before it is written, written, read.
 PASSES = 3
 #: Vectors of a panel of the constant.
