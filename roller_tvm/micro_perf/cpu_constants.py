@@ -51,10 +51,11 @@ LONG_LOOP = 128
 # --- Caches ----------------------------------------------------------------------------------------------------------
 #: Share of a cache that one nest can count on: the rest is the output, the stack, other operands' lines.
 CACHE_SHARE = 0.75
-#: Share of what a nest can count on of a cache above which some of its sets overflow, and the share of the lines that are
-#: read again then. Pages fall on sets at random, but for those of the nearest cache (measured on two cores of an Emerald
-#: Rapids, 2 MB in 16 ways: products of 197 rows, two panels of 48 columns read again and again beside one of them. 0.8,
-#: 1.0, 1.2 and 1.4 MB take 1.02, 1.06, 1.12 and 1.18 times as long with 9 rows at a time, 1.06 to 1.27 with 8).
+#: Share of what a nest can count on of a cache above which some of its sets overflow, and the share of the lines that
+#: are read again then. Pages fall on sets at random, but for those of the nearest cache (measured on two cores of an
+#: Emerald Rapids, 2 MB in 16 ways: products of 197 rows, two panels of 48 columns read again and again beside one of
+#: them. 0.8, 1.0, 1.2 and 1.4 MB take 1.02, 1.06, 1.12 and 1.18 times as long with 9 rows at a time, 1.06 to 1.27
+#: with 8).
 CROWDED, EVICTED = 2 / 3, 0.06
 #: Share of a cache level's time that prefetching does not hide behind arithmetic.
 EXPOSED = 0.15
