@@ -256,7 +256,12 @@ def is_load(node: Any) -> bool:
 
 
 def access_of(load: Any) -> tuple[Any, list[Any]]:
-    return (load.buffer if kind_of(load) == "BufferLoad" else load.source), list(load.indices)
+    (buffer,) = _known(load, "buffer", _buffers)
+    return buffer, list(direct_parts(load))
+
+
+def _buffers(load: Any) -> list[Any]:
+    return [load.buffer if kind_of(load) == "BufferLoad" else load.source]
 
 
 # Fields that a statement computes, and subexpressions of an expression, by kind: asking a TVM node for a field that it
@@ -335,13 +340,18 @@ def remembering() -> Iterator[None]:
 def address_of(node: Any) -> int:
     """Return a number that no other node has as long as this one is held."""
     kind = type(node)
-    if (ctypes_handle := _BY_CTYPES.get(kind)) is None:
-        ctypes_handle = _BY_CTYPES[kind] = hasattr(kind, "handle")
-    return int(node.handle.value) if ctypes_handle else hash(node)
+    if (asked := _ADDRESSES.get(kind)) is None:
+        asked = _ADDRESSES[kind] = _by_ctypes if hasattr(kind, "handle") else getattr(kind, "__chandle__", hash)
+    return asked(node)
 
 
-#: Whether nodes of a class are held by ctypes, as TVM 0.17's are: their hash is a call of TVM.
-_BY_CTYPES: dict[type, bool] = {}
+def _by_ctypes(node: Any) -> int:
+    return int(node.handle.value)
+
+
+#: Class of nodes -> its function of a node's address. A node's hash is none: TVM 0.17 computes it in a call, and that
+#: of a constant may be its value, of which -1 and -2 have the same.
+_ADDRESSES: dict[type, Callable[[Any], int]] = {}
 
 
 def _known(node: Any, question: str, answer: Callable[[Any], list[Any]]) -> list[Any]:
@@ -397,4 +407,8 @@ def in_order(parts: list[Any], tir: Any) -> Any:
 def number_of(node: Any) -> int | None:
     if isinstance(node, int):
         return node
-    return int(node.value) if kind_of(node) == "IntImm" else None
+    return _known(node, "number", _numbers)[0] if kind_of(node) == "IntImm" else None
+
+
+def _numbers(node: Any) -> list[int]:
+    return [int(node.value)]

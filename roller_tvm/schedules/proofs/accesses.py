@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, memory_of, number_of, parts_of
+from ...codegen.flat import access_of, called, choice_of, direct_parts, is_load, kind_of, memory_of, number_of, parts_of
 from ...ir.stage import dtype_bytes
 from ...te.numbering import dtype_of_node
 from .affine import Text
@@ -221,7 +221,8 @@ class Accesses(Naming):
 
     def _is_value(self, node: Any) -> bool:
         """Return whether an expression may hold an element of a tensor."""
-        return is_load(node) or kind_of(node) in ("Call", "Let") or hash(node) in self.values
+        kind = kind_of(node)
+        return is_load(node) or kind in ("Call", "Let") or (kind in ("Var", "SizeVar") and hash(node) in self.values)
 
     def _statement(self, accesses: Sequence[Any], text: str, update: str = "", extra: Sequence[str] = ()) -> None:
         folds = self.folding.folds if self.folding is not None else ()
@@ -377,8 +378,10 @@ class Rule:
 
 def is_copy(store: Any) -> bool:
     """Return whether a store goes to shared memory, from memory that no thread has for itself."""
-    loads = [access_of(part)[0] for part in parts_of(store.value) if is_load(part)]
-    return scope_of(store.buffer).startswith("shared") and not any(scope_of(b).startswith("local") for b in loads)
+    if not scope_of(store.buffer).startswith("shared"):
+        return False
+    loads = (access_of(part)[0] for part in parts_of(store.value) if is_load(part))
+    return not any(scope_of(buffer).startswith("local") for buffer in loads)
 
 
 def extra_names(extra: Sequence[str]) -> list[str]:
@@ -398,17 +401,6 @@ def scope_of(buffer: Any) -> str:
 
 def scope_of_var(var: Any) -> str:
     return str(getattr(var.type_annotation, "storage_scope", "") or "global")
-
-
-def direct_parts(node: Any) -> list[Any]:
-    seen = iter(parts_of(node))
-    next(seen)
-    kind = kind_of(node)
-    if kind == "Call":
-        return list(node.args)
-    names = ("a", "b", "value", "condition", "base", "stride")
-    found = (getattr(node, name, None) for name in names)
-    return [part for part in found if part is not None and not isinstance(part, (int, float, str))]
 
 
 def _same(a: Any, b: Any) -> bool:

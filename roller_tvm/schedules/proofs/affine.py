@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...codegen.flat import called, choice_of, is_load, kind_of, number_of
+from ...codegen.flat import called, choice_of, direct_parts, is_load, kind_of, number_of
 from ...te.numbering import dtype_of_node
 from .digits import address, part_of
 from .folds import Folding
@@ -57,11 +57,13 @@ class Text:
                 return self.index(self.values[hash(node)])
             return self.name_of(node) or self._any(node)
         if kind in ("Add", "Sub"):
-            return f"({self.index(node.a)} {'+' if kind == 'Add' else '-'} {self.index(node.b)})"
+            one, other = map(self.index, direct_parts(node))
+            return f"({one} {'+' if kind == 'Add' else '-'} {other})"
         if kind == "Mul":
             return self._product(node)
         if kind in ("FloorDiv", "FloorMod", "Div", "Mod"):
-            return self._quotient(node, node.a, node.b, "Mod" in kind, kind in ("Div", "Mod"))
+            a, b = direct_parts(node)
+            return self._quotient(node, a, b, "Mod" in kind, kind in ("Div", "Mod"))
         if kind in ("Min", "Max"):
             return f"{kind.lower()}({self.index(node.a)}, {self.index(node.b)})"
         if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
@@ -95,7 +97,7 @@ class Text:
         return " + ".join(told) or "0"
 
     def _product(self, node: Any) -> str:
-        a, b = self.index(node.a), self.index(node.b)
+        a, b = map(self.index, direct_parts(node))
         for number, other in ((a, b), (b, a)):
             if number.strip("()").lstrip("-").isdigit():
                 return f"({number} * {other})"
@@ -162,12 +164,13 @@ class Text:
             return f"({self.condition(node.args[0], holds)} {word} {self.condition(node.args[1], holds)})"
         if kind in ("Var", "SizeVar") and hash(node) in self.values:
             return self.condition(self.values[hash(node)], holds)
-        if kind in _COMPARE and dtype_of_node(node.a).startswith(("int", "uint")) and not is_load(node.a):
+        a, b = direct_parts(node) if kind in _COMPARE else (None, None)
+        if a is not None and dtype_of_node(a).startswith(("int", "uint")) and not is_load(a):
             known, count = len(self.opaque), len(self.names)
             sign = (_COMPARE if holds else _OPPOSITE)[kind]
-            if self.folding is not None and (told := self.folding.compared(node.a, sign, node.b)) is not None:
+            if self.folding is not None and (told := self.folding.compared(a, sign, b)) is not None:
                 return told
-            text = f"({self.index(node.a)} {sign} {self.index(node.b)})"
+            text = f"({self.index(a)} {sign} {self.index(b)})"
             if len(self.opaque) == known:
                 return text
             del self.names[count:], self.opaque[known:]

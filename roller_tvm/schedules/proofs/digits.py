@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...codegen.flat import kind_of, number_of, parts_of, statements, values_of
+from ...codegen.flat import direct_parts, kind_of, number_of, parts_of, statements, values_of
 from ...te.numbering import dtype_of_node
 
 #: A part of a variable: its hash, and the numbers by which it is divided and to which it is reduced (0: it is not).
@@ -27,7 +27,8 @@ def part_of(node: Any) -> Part | None:
         return part_of(node.value)
     if kind not in ("FloorDiv", "FloorMod", "Div", "Mod"):
         return None
-    by, inner = number_of(node.b), part_of(node.a)
+    a, b = direct_parts(node)
+    by, inner = number_of(b), part_of(a)
     if by is None or by < 1 or inner is None:
         return None
     var, low, high = inner
@@ -52,7 +53,8 @@ def cuts_of(body: Any, apart: Callable[[Any], bool] = lambda store: False) -> di
             threads.setdefault(str(statement.node.thread_tag), []).append(hash(statement.node.var))
         if kind_of(statement) == "BufferStore" and apart(statement):
             continue
-        for value in (*values_of(statement), *getattr(statement, "indices", ())):
+        indices = statement.indices if kind_of(statement) == "BufferStore" else ()
+        for value in (*values_of(statement), *indices):
             for node in parts_of(value):
                 if kind_of(node) in ("FloorDiv", "FloorMod", "Div", "Mod") and (part := part_of(node)) is not None:
                     var, low, high = part
@@ -118,10 +120,12 @@ def summands(node: Any, factor: int = 1) -> Iterator[tuple[Any, int]] | None:
     """Return the terms of a sum, each with its factor; None where a product is not by a number."""
     kind = kind_of(node)
     if kind in ("Add", "Sub"):
-        a, b = summands(node.a, factor), summands(node.b, factor if kind == "Add" else -factor)
+        one, other = direct_parts(node)
+        a, b = summands(one, factor), summands(other, factor if kind == "Add" else -factor)
         return None if a is None or b is None else iter([*a, *b])
     if kind == "Mul":
-        for one, other in ((node.a, node.b), (node.b, node.a)):
+        a, b = direct_parts(node)
+        for one, other in ((a, b), (b, a)):
             if (by := number_of(other)) is not None:
                 return summands(one, factor * by)
         return None
@@ -174,7 +178,8 @@ def _of_any(node: Any) -> Part:
     """Return what an expression is a part of, itself if it is none."""
     if kind_of(node) not in ("FloorDiv", "FloorMod"):
         return node, 1, 0
-    by, (base, low, high) = number_of(node.b), _of_any(node.a)
+    a, b = direct_parts(node)
+    by, (base, low, high) = number_of(b), _of_any(a)
     if by is None or by < 1 or (high and high % (low * by)):
         return node, 1, 0
     return (base, low, low * by) if kind_of(node) == "FloorMod" else (base, low * by, high)

@@ -106,12 +106,12 @@ def sum_of(node: Any, values: Mapping[int, Any]) -> Sum | None:
     if number is not None:
         return Sum({}, number)
     if kind in ("Var", "SizeVar"):
-        known = values.get(hash(node))
-        return Sum({Part(((hash(node), 1),)): 1}) if known is None else sum_of(known, values)
+        known = values.get(var := hash(node))
+        return Sum({Part(((var, 1),)): 1}) if known is None else sum_of(known, values)
     if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
         return sum_of(node.value, values)
     if kind in ("Add", "Sub", "Mul", *_QUOTIENTS):
-        a, b = sum_of(node.a, values), sum_of(node.b, values)
+        a, b = (sum_of(part, values) for part in direct_parts(node))
         if a is None or b is None:
             return None
         if kind in ("Add", "Sub"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...codegen.flat import remembering
 from ...device import DeviceSpec
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
 from .blocks import Blocks
@@ -42,6 +43,7 @@ class Work:
     left: int
 
 
+@remembering()
 def prove_lowered(
     func: Any, reference: Any = None, device: DeviceSpec | None = None, name: str = "", sizes: Sizes = ANY,
     flat: bool = False, blocks: Blocks | None = None,
