@@ -1,5 +1,6 @@
 """Proofs: correct kernels are proven, on either line; what is undecided says why; islpy may be absent."""
 
+import math
 import sys
 from itertools import count
 from types import SimpleNamespace
@@ -88,6 +89,9 @@ def test_an_answer_does_not_depend_on_the_speed_of_the_machine(monkeypatch):
     monkeypatch.setattr(prove, "FIRST", 500)  # several tries
     monkeypatch.setattr(prove, "time", SimpleNamespace(process_time=count(0.0, 1e6).__next__))
     assert proof_of(words, "v100").answer == "proven"
+    monkeypatch.setattr(prove, "SECONDS", 2.0)  # as for users
+    told = proof_of(words.replace("13", "12"), "v100")
+    assert told.answer == "undecided" and "too much work for isl" in str(told)
 
 
 def test_a_question_of_too_much_work_is_undecided(monkeypatch):
@@ -97,9 +101,9 @@ def test_a_question_of_too_much_work_is_undecided(monkeypatch):
 
     asked, parts = [], count()
     kernel, tries = Kernel(), prove.OPERATIONS // prove.FIRST
-    told = prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS))
+    told = prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS, math.inf))
     assert told == Finding("values", UNDECIDED, "too much work for isl (isl_map_range)")
     assert 2 ** len(asked) - 1 <= tries < 2 ** (len(asked) + 1) - 1, "all fit, one more would not"
     asked.clear()
-    prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS), lambda: next(parts))
+    prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS, math.inf), lambda: next(parts))
     assert len(asked) == tries, "each try knows more than the one before"

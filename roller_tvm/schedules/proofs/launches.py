@@ -6,7 +6,7 @@ from typing import Any
 
 from ...codegen.flat import LETS, kind_of, number_of, statements, values_of
 from .accesses import Accesses, scope_of, scope_of_var
-from .folds import Folding, Unfoldable
+from .folds import Folding, Term, Unfoldable
 from .kernel import BLOCK, Axis
 
 
@@ -28,7 +28,7 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
     thread, threads = found
     axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
             Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
-    made = Folding([axes], reader.values, reader._parts)
+    made = Folding([axes], reader.values, _whole)  # of loops that are not read yet
     nodes = [node for part in statements(body) for node in (*values_of(part), *getattr(part, "indices", ()))]
     if not all(made.covers(node) for node in nodes):
         return None
@@ -36,8 +36,13 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
         made.settle(reader.digits, reader.loops, BLOCK, f"blockIdx.x * {threads} + threadIdx.x")
     except Unfoldable:
         return None
+    made.other = reader._parts
     reader.kernel.threads = max(reader.kernel.threads, threads)
     return made
+
+
+def _whole(var: int, low: int, high: int) -> list[Term] | None:
+    return [("", 1, 0)] if (low, high) == (1, 0) else None
 
 
 def _threads(body: Any) -> tuple[Any, int] | None:

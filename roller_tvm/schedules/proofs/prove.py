@@ -22,11 +22,13 @@ from .read import read_kernel
 from .sets import library
 from .values import same_values
 
-#: isl's operations that the questions about one kernel, all of its cases, may take in vain together: at most 2 s on an
-#: Emerald Rapids server, where a second has two to nine million. So an answer is the same on each machine.
-OPERATIONS = 6_400_000
+#: isl's operations, and CPU time, that the questions about one kernel, all of its cases, may take in vain together. A
+#: second has two to nine million operations, few where numbers are large.
+OPERATIONS, SECONDS = 6_400_000, 2.0
 #: Those of the first try of a question.
 FIRST = 50_000
+#: A time below which none is measured.
+_TICK = 1e-4
 
 
 #: Notes: of sums, and of values of which no blocks tell (``proofs/ways.py``).
@@ -38,9 +40,10 @@ BY_DATA = "places that data tell are within their buffers if those of the functi
 
 @dataclass
 class Work:
-    """isl's operations that are left to a kernel."""
+    """isl's operations that are left to a kernel, and when its time is over."""
 
     left: int
+    until: float
 
 
 @remembering()
@@ -66,7 +69,8 @@ def prove_lowered(
     cases, left = cases_of(func.body), OPERATIONS
     for number, case in enumerate(cases):
         share = left // (len(cases) - number)
-        work = Work(share)
+        now = time.process_time()
+        work = Work(share, now + (SECONDS - (now - start)) / (len(cases) - number))
         own, more = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, work)
         left -= share - work.left
         findings, notes = _worse(findings, own), notes | more
@@ -151,23 +155,28 @@ def _asked(
     """Return the answer to a question; undecided if the reader lacks something, or isl has too much work.
 
     isl stops after a number of operations. Each try has twice as many as the one before, as long as another fits
-    in the work that is left. A try after one that made more parts `known` goes on from there with as many.
+    in the work that is left, and in the time as far as the tries before tell. A try after one that made more parts
+    `known` goes on from there with as many.
     """
     if kernel.unread:
         return Finding(rule, UNDECIDED, kernel.unread[0])
     isl = library()
-    context, limit, parts = isl.DEFAULT_CONTEXT, FIRST, known()
+    context, limit, before, parts = isl.DEFAULT_CONTEXT, FIRST, 0.0, known()
     try:
         while True:
+            began = time.process_time()
             context.reset_operations()
             context.set_max_operations(limit)
             try:
                 return question()
             except isl.Error as error:
+                now = time.process_time()
+                took = max(now - began, _TICK)
+                grown, parts = known() > parts, known()
                 work.left -= limit
-                before, parts = parts, known()
-                limit = limit if parts > before else 2 * limit
-                if limit > work.left:  # isl's text does not tell a limit's error
+                limit, growth = (limit, 1.0) if grown else (2 * limit, max(2.0, took / before) if before else 2.0)
+                before = took
+                if limit > work.left or now + took * growth > work.until:  # isl's text does not tell a limit's error
                     told = str(error).rpartition(" failed")[0] or str(error)
                     return Finding(rule, UNDECIDED, f"too much work for isl ({told})")
     finally:

@@ -44,7 +44,7 @@ def read_kernel(
         Those of the function before its schedule; stores are marked with their instances.
     """
     reader = _Reader(sizes, flat, folds, blocks)
-    reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds and not flat
+    reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds
     try:
         reader.function(func)
     except Unfoldable:  # of all statements of a kernel
