@@ -57,6 +57,8 @@ CACHE_SHARE = 0.75
 #: them. 0.8, 1.0, 1.2 and 1.4 MB take 1.02, 1.06, 1.12 and 1.18 times as long with 9 rows at a time, 1.06 to 1.27
 #: with 8).
 CROWDED, EVICTED = 2 / 3, 0.06
+#: Times the latency of the last cache until a line arrives that another core has written: the cache asks that core.
+FROM_ANOTHER_CORE = 2
 #: Share of a cache level's time that prefetching does not hide behind arithmetic.
 EXPOSED = 0.15
 #: The same of stages in tiles, whose rows are many streams: share of the shorter of arithmetic and traffic (measured on

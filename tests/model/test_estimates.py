@@ -240,6 +240,61 @@ def test_what_the_last_cache_holds_does_not_come_from_memory(spare, levels):
     assert len(told.row(0).levels) == levels
 
 
+def with_level(spec, name, **fields):
+    return replace(spec, levels=tuple(replace(lv, **fields) if lv.name == name else lv for lv in spec.levels))
+
+
+def seconds_of_rows(spec, rows, chunk=(24, 64, 672)):
+    geometry, _ = geometry_of("matmul", m=192, n=64, k=672)
+    return float(cpu.tiled_times(geometry, spec, chunk, (rows, 64, 1), (0, 1)).seconds[0])
+
+
+def test_tiles_of_few_rows_wait_for_lines_of_other_cores():
+    """The slower the last cache answers, the longer, and the fewer rows, the more: but for what a core begins ahead."""
+    spec = device("avx512")
+    waited = {}
+    for rows in (2, 4, 8):
+        known = [with_level(spec, "l3", latency_ns=ns) for ns in (0.0, 100.0, 200.0)]
+        near, far, farther = (seconds_of_rows(one, rows) for one in known)
+        waited[rows] = far - near
+        assert near < far < farther
+    assert waited[2] > 1.9 * waited[4] > 3.6 * waited[8]
+    alone = replace(spec, units=1)
+    times = {seconds_of_rows(with_level(alone, "l3", latency_ns=ns), 2) for ns in (0.0, 200.0)}
+    assert len(times) == 1
+    unknown = replace(spec, limits=replace(spec.limits, reorder_window=None))
+    assert len({seconds_of_rows(with_level(unknown, "l3", latency_ns=ns), 2) for ns in (0.0, 200.0)}) == 1
+
+
+def test_rows_that_a_core_reads_in_several_chunks_come_from_another_core_once():
+    """Chunks of columns have all rows: the second finds them near."""
+    spec = replace(device("avx512"), units=2)
+
+    def waited(columns):
+        geometry, _ = geometry_of("matmul", m=24, n=256, k=672)
+        chunk, tile = (24, columns, 672), (2, 64, 1)
+        near, far = (cpu.tiled_times(geometry, with_level(spec, "l3", latency_ns=ns), chunk, tile, (0, 1))
+                     for ns in (0.0, 100.0))  # fmt: skip
+        return float(far.seconds[0] - near.seconds[0])
+
+    assert waited(64) == pytest.approx(waited(128))
+
+
+def test_sets_of_a_cache_overflow_before_it_is_full():
+    """Two panels that are read again for every few rows, at 0.6 of the second cache: some of their lines are lost."""
+    spec = device("avx512")
+    held = next(lv.capacity_bytes for lv in spec.levels if lv.name == "l2")
+    terms = int(0.6 * held) // (4 * 96)
+    geometry, _ = geometry_of("matmul", m=192, n=96, k=terms)
+
+    def seconds(capacity, order):
+        known = with_level(spec, "l2", capacity_bytes=capacity)
+        return float(cpu.tiled_times(geometry, known, (48, 96, terms), (8, 48, 1), order).seconds[0])
+
+    assert seconds(held, (0, 1)) > 1.01 * seconds(4 * held, (0, 1))  # rows outside
+    assert seconds(held, (1, 0)) < seconds(held, (0, 1))  # a panel at a time
+
+
 # -- registers of a CPU's tile --------------------------------------------------------------------
 
 
