@@ -19,7 +19,7 @@ from ..device import DeviceSpec
 from ..ir.stage import Ops
 from ..roller.alignment import divisors
 from ..roller.candidates import Column, Tiles, each
-from .cpu_caches import Loops, conflicts, copying, scattered
+from .cpu_caches import Loops, conflicts, copying, scattered, step_bytes
 from .cpu_constants import (
     CALL,
     EXPOSED,
@@ -354,7 +354,7 @@ def tiled_times(
 def waits(
     geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunks: Tiles, tiles: Tiles, cost: TileCost, number: Column
 ) -> Column:  # fmt: skip
-    """Return the cycles in which a chunk waits for rows that another core has written, of tensors read as scalars.
+    """Return the cycles in which a chunk waits for rows that another core has written.
 
     The rows of a register tile move on to their next lines together. A core begins to read these as far ahead as it
     begins instructions; with fewer instructions a step and with more rows it waits less (measured on two cores of an
@@ -362,23 +362,27 @@ def waits(
     """
     g = geometry
     shared = next((level for level in device.levels[1:-1] if level.scope == "device"), None)
-    if shared is None or device.units == 1 or not rates.window or not g.reduce:
+    # Of heads, or groups of channels, each core has computed its own.
+    heads = any(g.extents[i] > 1 and all(i in op.axes for op in g.operands) for i in g.spatial)
+    if shared is None or device.units == 1 or not rates.window or not g.reduce or heads:
         return 0.0
     points, use = prod(g.extents[i] for i in g.reduce), cost.use
-    step = np.maximum(cost.arithmetic, cost.loads) / points
-    ahead = rates.window / (use.accumulators + use.vector_loads + use.broadcasts) * step
+    ahead = rates.window / (use.accumulators + use.vector_loads + use.broadcasts)  # steps
+    seen = ahead * np.maximum(cost.arithmetic, cost.loads) / points
     latency = FROM_ANOTHER_CORE * shared.latency_ns * 1e-9 / rates.cycle
     turns = -(-number // device.units)  # chunks of a core
-    lines: Column = 0.0
+    stops: Column = 0.0
     for op in g.operands:
-        if op.constant or g.vector_axis in op.axes:
+        step, along = step_bytes(g, op), g.vector_axis in op.axes
+        if op.constant or not 0 < step <= rates.line or (along and op.stride_of(g.vector_axis) != 1):
             continue
-        mine = [i for i in g.spatial if i in op.axes]
+        mine = [i for i in g.spatial if i in op.axes and i != g.vector_axis]
         rows = prod(tiles[i] for i in mine)
         parts = prod(-(-g.extents[i] // chunks[i]) for i in mine)
-        own = prod(op.boxes(g.reducing(chunks))) * op.element_bytes / (rates.line * rows)
-        lines = lines + own * np.minimum(parts, turns) / turns
-    return (1 - 1 / device.units) * lines * np.maximum(0.0, latency - ahead)
+        lines = prod(op.boxes(g.reducing(chunks))) * op.element_bytes / (rates.line * rows)
+        together = np.maximum(1.0, ahead * step / rates.line)  # lines of a row that are under way at a time
+        stops = stops + lines / together * np.minimum(parts, turns) / turns
+    return (1 - 1 / device.units) * stops * np.maximum(0.0, latency - seen)
 
 
 def chunk_times(

@@ -244,40 +244,33 @@ def with_level(spec, name, **fields):
     return replace(spec, levels=tuple(replace(lv, **fields) if lv.name == name else lv for lv in spec.levels))
 
 
-def seconds_of_rows(spec, rows, chunk=(24, 64, 672)):
-    geometry, _ = geometry_of("matmul", m=192, n=64, k=672)
-    return float(cpu.tiled_times(geometry, spec, chunk, (rows, 64, 1), (0, 1)).seconds[0])
+def waited(spec, geometry, chunk, rows):
+    """The seconds that 100 ns more of the last cache's latency cost."""
+    times = [cpu.tiled_times(geometry, with_level(spec, "l3", latency_ns=ns), chunk, (rows, 64, 1), (0, 1)).seconds[0]
+             for ns in (100.0, 200.0)]  # fmt: skip
+    return float(times[1] - times[0])
 
 
 def test_tiles_of_few_rows_wait_for_lines_of_other_cores():
-    """The slower the last cache answers, the longer, and the fewer rows, the more: but for what a core begins ahead."""
-    spec = device("avx512")
-    waited = {}
-    for rows in (2, 4, 8):
-        known = [with_level(spec, "l3", latency_ns=ns) for ns in (0.0, 100.0, 200.0)]
-        near, far, farther = (seconds_of_rows(one, rows) for one in known)
-        waited[rows] = far - near
-        assert near < far < farther
-    assert waited[2] > 1.9 * waited[4] > 3.6 * waited[8]
-    alone = replace(spec, units=1)
-    times = {seconds_of_rows(with_level(alone, "l3", latency_ns=ns), 2) for ns in (0.0, 200.0)}
-    assert len(times) == 1
+    spec, chunk = device("avx512"), (24, 64, 672)
+    geometry, _ = geometry_of("matmul", m=192, n=64, k=672)
+    few, some, many = (waited(spec, geometry, chunk, rows) for rows in (2, 4, 8))
+    assert few > 1.7 * some > 1.7 * 1.7 * many > 0
     unknown = replace(spec, limits=replace(spec.limits, reorder_window=None))
-    assert len({seconds_of_rows(with_level(unknown, "l3", latency_ns=ns), 2) for ns in (0.0, 200.0)}) == 1
+    assert waited(replace(spec, units=1), geometry, chunk, 2) == waited(unknown, geometry, chunk, 2) == 0.0
+
+
+def test_of_heads_each_core_has_computed_its_own():
+    geometry, _ = geometry_of("batch_matmul", b=8, m=192, n=64, k=672)
+    specs = [with_level(device("avx512"), "l3", latency_ns=ns) for ns in (100.0, 200.0)]
+    times = [cpu.tiled_times(geometry, one, (2, 24, 64, 672), (1, 2, 64, 1), (0, 1, 2)).seconds[0] for one in specs]
+    assert times[0] == times[1]
 
 
 def test_rows_that_a_core_reads_in_several_chunks_come_from_another_core_once():
     """Chunks of columns have all rows: the second finds them near."""
-    spec = replace(device("avx512"), units=2)
-
-    def waited(columns):
-        geometry, _ = geometry_of("matmul", m=24, n=256, k=672)
-        chunk, tile = (24, columns, 672), (2, 64, 1)
-        near, far = (cpu.tiled_times(geometry, with_level(spec, "l3", latency_ns=ns), chunk, tile, (0, 1))
-                     for ns in (0.0, 100.0))  # fmt: skip
-        return float(far.seconds[0] - near.seconds[0])
-
-    assert waited(64) == pytest.approx(waited(128))
+    spec, (geometry, _) = replace(device("avx512"), units=2), geometry_of("matmul", m=24, n=256, k=672)
+    assert waited(spec, geometry, (24, 64, 672), 2) == pytest.approx(waited(spec, geometry, (24, 128, 672), 2))
 
 
 def test_sets_of_a_cache_overflow_before_it_is_full():

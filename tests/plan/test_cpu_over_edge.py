@@ -64,7 +64,7 @@ def test_columns_in_whole_vectors():
 def test_rows_and_columns_of_primes():
     best = construct(matmul(m=509, n=521, k=503), device("avx2")).best
     even = construct(matmul(m=504, n=528, k=503), device("avx2")).best
-    assert over_edges(best.plan) == ["m", "n"] and best.seconds < 1.2 * even.seconds
+    assert over_edges(best.plan) == ["m", "n"] and best.seconds < 1.25 * even.seconds
 
 
 def test_vectors_of_lanes_that_are_checked_have_no_edge():

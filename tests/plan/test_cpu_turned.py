@@ -18,7 +18,7 @@ def best(text, features):
 
 
 @pytest.mark.parametrize("text", [
-    "batch_matmul b=12 m=128 n=128 k=64 layout=NT", "matmul m=256 n=512 k=512 layout=NT bias=1 relu=1",
+    "batch_matmul b=12 m=128 n=128 k=64 layout=NT", "matmul m=1024 n=512 k=512 layout=NT bias=1 relu=1",
 ])  # fmt: skip
 def test_rows_are_turned_where_they_are_used_often(text):
     turned, gathered = best(text, TURNED), best(text, Features())
