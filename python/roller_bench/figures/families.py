@@ -18,7 +18,7 @@ from roller_bench.figures import add_out, append_lines, names, read_lines, tell
 from roller_bench.jobs import run_job
 from roller_bench.latency import Process, blocks_in_turns, opened
 from roller_bench.machine import commit, cpu_id
-from roller_bench.quiet import REST, busy
+from roller_bench.quiet import REST, wait
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import MeasureError
 from roller_tvm.folders import work_folder
@@ -27,6 +27,8 @@ from roller_tvm.stats import geomean
 #: Runtimes that are timed.
 RUNTIMES = (*PATHS, ONNXRUNTIME, EAGER, INDUCTOR)
 LEFT = 1
+#: Most seconds to wait for a machine at rest before a family is timed.
+REST_S = 20.0
 #: Names of families, each with its jobs.
 Jobs = Sequence[tuple[str, Sequence[str]]]
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -137,7 +139,7 @@ def _timed(asked: Jobs, args: argparse.Namespace, folder: Path) -> Iterator[dict
                     yield {"family": family, "job": job, "status": "failed", "reason": error.what}
         with held(args.hold):
             for family, jobs in asked:
-                others, jobs = busy(), [job for job in jobs if (family, job) in ready]
+                others, jobs = wait(REST_S), [job for job in jobs if (family, job) in ready]
                 taken = blocks_in_turns([ready[family, job] for job in jobs], args.time) if jobs else []
                 for job, blocks in zip(jobs, taken, strict=True):
                     runs = [seconds for block in blocks for seconds in block]
