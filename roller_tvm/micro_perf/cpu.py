@@ -354,7 +354,7 @@ def tiled_times(
 def waits(
     geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunks: Tiles, tiles: Tiles, cost: TileCost, number: Column
 ) -> Column:  # fmt: skip
-    """Return the cycles in which a chunk waits for rows that another core has written.
+    """Return the cycles in which a chunk waits for rows, read as scalars, that another core has written.
 
     The rows of a register tile move on to their next lines together. A core begins to read these as far ahead as it
     begins instructions; with fewer instructions a step and with more rows it waits less (measured on two cores of an
@@ -373,10 +373,10 @@ def waits(
     turns = -(-number // device.units)  # chunks of a core
     stops: Column = 0.0
     for op in g.operands:
-        step, along = step_bytes(g, op), g.vector_axis in op.axes
-        if op.constant or not 0 < step <= rates.line or (along and op.stride_of(g.vector_axis) != 1):
+        step = step_bytes(g, op)
+        if op.constant or g.vector_axis in op.axes or not 0 < step <= rates.line:
             continue
-        mine = [i for i in g.spatial if i in op.axes and i != g.vector_axis]
+        mine = [i for i in g.spatial if i in op.axes]
         rows = prod(tiles[i] for i in mine)
         parts = prod(-(-g.extents[i] // chunks[i]) for i in mine)
         lines = prod(op.boxes(g.reducing(chunks))) * op.element_bytes / (rates.line * rows)
