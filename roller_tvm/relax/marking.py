@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from ..codegen.dialect import dialect_here
 from ..codegen.flat import access_of, is_load, kind_of, memory_of, parts_of
 from ..schedules.proofs.blocks import INSTANCE, Blocks, same
-from ..schedules.proofs.parts import axes_of_parts
+from ..schedules.proofs.parts import axes_of_parts, axes_of_tiles
 from ..te.numbering import dtype_of_node
 
 #: A mark within a sum, which TVM reduces over threads by its form: the call hands its first argument on.
@@ -42,6 +42,8 @@ def marked(func: Any, blocks: Blocks) -> Any:
             return node
         if summed is not None:
             name, values = summed.name, axes_of_parts(summed, store, tirx.const(0, "int64"))
+        elif own is not None:
+            values = axes_of_tiles(own, store, values)
         if node.init is None:
             body = _around(store, name, values)
         elif (body := _marked_sum(store, name, values)) is None:

@@ -6,17 +6,22 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 pytest.importorskip("islpy")
 
-from tvm import relax, te  # noqa: E402
+import numpy as np  # noqa: E402
+from tvm import relax, te, tirx  # noqa: E402
 
+from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
 from roller_tvm.errors import RefutedKernel  # noqa: E402
 from roller_tvm.relax.open_schedule import OpenFunction  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
-from roller_tvm.relax.proving import prove, prove_module  # noqa: E402
+from roller_tvm.relax.proving import loops_of, prove, prove_module, with_instances  # noqa: E402
 from roller_tvm.relax.size_checks import kernel_checks, with_bounds  # noqa: E402
 from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
 from roller_tvm.schedules.proofs.cases import Sizes  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..sampling import NIGHTLY  # noqa: E402
+from ..schedules.interpret import Run  # noqa: E402
+from ..schedules.mutants import at_each_of, mutants  # noqa: E402
 from .networks import LLVM, module, values  # noqa: E402
 
 
@@ -65,8 +70,6 @@ def test_sizes_are_those_that_the_model_checks():
 
 def copied(wrong=False):
     """A copy in tiles, of which the last begins early: two trips write its first elements."""
-    from tvm import tirx
-
     n, t, i = var(), tirx.Var("t", "int64"), tirx.Var("i", "int64")
     x, y = tirx.decl_buffer([n], name="x"), tirx.decl_buffer([n], name="y")
     place = tirx.min(t * 8, n - 8) + i
@@ -143,3 +146,54 @@ def test_a_kernel_of_no_size_is_not_proven(rules):
 
 def test_checks_that_are_no_sums_are_left_out():
     assert prove_lowered(*copied(), sizes=Sizes(rules=("n >= 8", "n * n <= 4096"))).answer == "proven"
+
+
+def scores(b, x):
+    """A product of which both axes of the result are open, and what attention makes of it."""
+    made = b.emit(relax.op.matmul(x, relax.op.permute_dims(x)))
+    return b.emit(relax.op.add(b.emit(relax.op.multiply(made, relax.const(0.5, "float32"))), made))
+
+
+def begun_elsewhere(func):
+    """Yield (name, function): each tile's begin is another, the last one's among them."""
+    yield from at_each_of(func, "a begin", tirx.Min, lambda node: node.a)
+    yield from at_each_of(func, "the last begin", tirx.Min, lambda node: node.b)
+    yield from at_each_of(func, "an earlier begin", tirx.Min, lambda node: tirx.Min(node.a, node.b - 1))
+    yield from at_each_of(func, "a later begin", tirx.Min, lambda node: tirx.Max(node.a, node.b))
+
+
+def wrong_sizes(func, reference, sizes):
+    """Return the sizes at which a run of a function has a wrong access or another answer."""
+
+    def run(one, n, backwards):
+        size = next(e for p in one.params for e in p.shape if isinstance(e, tirx.Var))
+        rng = np.random.default_rng(n)
+        shapes = [[n if e.same_as(size) else int(e) for e in p.shape] for p in one.params]
+        whole = [str(p.dtype).startswith("int") for p in one.params]
+        arrays = [rng.integers(0, 3, s) if w else rng.standard_normal(s) for s, w in zip(shapes, whole, strict=True)]
+        arrays[-1] = np.full(shapes[-1], np.nan)
+        body = dialect_here().substituted(one.body, size, tirx.const(n, "int64"))
+        return Run(one.with_body(body), arrays, backwards), arrays[-1]
+
+    def differs(n, backwards):
+        found, answer = run(func, n, backwards)
+        return bool(found.events) or not np.allclose(answer, run(reference, n, False)[1])
+
+    return [n for n in sizes if differs(n, False) or differs(n, True)]
+
+
+@pytest.mark.parametrize("body", [scores, lambda b, x: b.emit(relax.op.add(b.emit(relax.op.nn.relu(x)), x))])
+def test_wrong_kernels_of_open_extents_are_not_proven_by_blocks(body):
+    target, sizes = tvm.target.Target("llvm"), (1, 9, 17)
+    for scheduled, func in kernels(module(body, (var(), 4))):
+        marked, blocks = with_instances(scheduled, func, target)
+        reference = loops_of(func, target)
+
+        def answer(one, blocks=blocks):
+            return prove_lowered(one, blocks=blocks).answer
+
+        assert answer(marked) == "proven", prove_lowered(marked, blocks=blocks)
+        assert wrong_sizes(marked, reference, sizes) == []
+        every = [*mutants(marked), *begun_elsewhere(marked)]
+        proven = [one for one in every[:: 1 if NIGHTLY else max(1, len(every) // 6)] if answer(one[1]) == "proven"]
+        assert [name for name, one in proven if wrong_sizes(one, reference, sizes)] == []

@@ -19,7 +19,7 @@ from .kernel import Statement
 from .matching import Instance
 from .memory import box_of
 from .origins import by_target
-from .sets import library
+from .sets import by_digits, library
 
 #: Most copies that a value passes one after another.
 _COPIES = 100
@@ -181,7 +181,7 @@ class _Instances:
         got, begun = None, starts or all(source.meets for source, _ in adding)  # these have started in each thread
         for instance, own in found:
             terms = own.apply_range(instance.label)
-            if not own.range_map().apply_range(instance.label).range_product(own.domain_map()).is_injective():
+            if not _once(instance.label, own):
                 raise _Open(f"a term of {block.name} twice")
             if got is not None and not got.intersect(terms).is_empty():
                 raise _Open(f"a term of {block.name} twice")
@@ -227,6 +227,13 @@ class _Instances:
             else:
                 raise _Open(part.text)
         return found
+
+
+def _once(label: Any, own: Any) -> bool:
+    """Return whether what reads a sum gets each term once."""
+    if by_digits(label.intersect_domain(own.range())):  # whoever reads it
+        return True
+    return bool(own.range_map().apply_range(label).range_product(own.domain_map()).is_injective())
 
 
 def _is_term(source: Statement, block: Block) -> bool:

@@ -1,13 +1,14 @@
-"""Sums in parts: the axes of the whole sum that an instance of a part stands for, read off its value.
+"""Parts of a whole: the axes of the whole for which an instance of a part stands, read off its store.
 
 A schedule cuts a sum ``C[i] += A[i, k]`` into parts ``P[p, i] += A[i, 8*p + q]``. Where the part reads an input at
-``8*p + q``, the sum does so at `k`: that is the value of its axis. These are hints: what is proven of a statement does
-not rely on them.
+``8*p + q``, the sum does so at `k`: that is the value of its axis. A tile of an open axis has a block of its own, which
+counts from the tile's begin: where it reads or writes at ``begin + i``, the whole does so at `i`. These are hints: what
+is proven of a statement does not rely on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...codegen.flat import access_of, called, direct_parts, is_load, kind_of
@@ -41,6 +42,32 @@ def axes_of_parts(block: Block, store: Any, zero: Any) -> list[Any]:
                 part = part if node is new[0][0] else part - known.get(hash(node), node) * factor
             known[hash(new[0][0])] = part
     return [known.get(hash(axis.var), zero) for axis in block.axes]
+
+
+def axes_of_tiles(block: Block, store: Any, own: Sequence[Any]) -> list[Any]:
+    """Return the values of a block's axes that the store of a tile stands for: its own axes, and where tiles begin.
+
+    Parameters
+    ----------
+    block : Block
+        The whole.
+    store : BufferStore
+        Of the tile's block, before it is lowered.
+    own : sequence of Var
+        The axes of the tile's block.
+    """
+    whole, inner = block.store, {hash(var) for var in own}
+    pairs = [*zip(whole.indices, store.indices, strict=False), *_indices(whole.value, store.value)]
+    found = list(own)
+    for n, (axis, var) in enumerate(zip(block.axes, own, strict=False)):
+        for index in (part for one, part in pairs if hash(one) == hash(axis.var)):
+            terms = {hash(node): (node, factor) for node, factor in summands(index) or ()}
+            _, factor = terms.pop(hash(var), (None, 0))
+            begins = any(kind_of(node) in ("Var", "SizeVar") for node, _ in terms.values())
+            if factor == 1 and begins and inner.isdisjoint(terms):
+                found[n] = index
+                break
+    return found
 
 
 def _spatial(whole: Any, part: Any) -> Iterator[tuple[int, Any]]:

@@ -64,9 +64,10 @@ def by_digits(relation: Any) -> bool:
         return True
     basic = parts[0] if len(parts) == 1 else relation.affine_hull()
     count = basic.dim(isl.dim_type.in_)
-    if basic.dim(isl.dim_type.param) or not domain.is_bounded():
+    ends = [(domain.dim_min_val(n), domain.dim_max_val(n)) for n in range(count)]  # for all parameters
+    if not all(end.is_int() for both in ends for end in both):
         return False
-    ranges = [whole(domain.dim_max_val(n) - domain.dim_min_val(n)) for n in range(count)]
+    ranges = [whole(most - least) for least, most in ends]
     known, sums = {n for n in range(count) if not ranges[n]}, []
     for rule in basic.get_constraints():
         if rule.is_equality() and not any(_factors(rule, isl.dim_type.div, basic)):
