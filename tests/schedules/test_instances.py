@@ -210,7 +210,7 @@ def changed(func, kind, change):
 
 def test_a_copy_of_another_dtype_is_none():
     tir = dialect_here().tir
-    func, _, blocks = lowered(tensors_of("matmul m=8 n=8 k=8"), "avx2")
+    func, _, blocks = lowered(tensors_of("matmul m=12 n=16 k=9"), "avx2")
     assert by_blocks(func, blocks).answer == "proven"
 
     def narrowed(store):
@@ -224,7 +224,7 @@ def test_a_copy_of_another_dtype_is_none():
 
 def test_a_sum_that_is_not_one_is_undecided():
     tir = dialect_here().tir
-    func, reference, blocks = lowered(tensors_of("matmul m=8 n=8 k=8"), "avx2")
+    func, reference, blocks = lowered(tensors_of("matmul m=12 n=16 k=9"), "avx2")
 
     def doubled(add):
         if not (is_load(add.a) and "local" in str(access_of(add.a)[0].name)):
