@@ -374,7 +374,8 @@ def waits(
     stops: Column = 0.0
     for op in g.operands:
         step = step_bytes(g, op)
-        if op.constant or g.vector_axis in op.axes or not 0 < step <= rates.line:
+        small = op.source_bytes <= rates.caches[0][1]  # such a tensor comes with the first tiles
+        if small or op.constant or g.vector_axis in op.axes or not 0 < step <= rates.line:
             continue
         mine = [i for i in g.spatial if i in op.axes]
         rows = prod(tiles[i] for i in mine)
