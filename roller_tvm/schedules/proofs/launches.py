@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...codegen.flat import LETS, kind_of, number_of, statements, values_of
+from ...codegen.flat import LETS, children, kind_of, number_of, parts_of, statements, values_of
+from ...te.numbering import dtype_of_node
 from .accesses import Accesses, scope_of, scope_of_var
 from .folds import Folding, Term, Unfoldable
 from .kernel import BLOCK, Axis
@@ -26,6 +27,8 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
     if found is None or number_of(blocks) is None:
         return None
     thread, threads = found
+    if not _plain(body):
+        return None
     axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
             Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
     made = Folding([axes], reader.values, _whole)  # of loops that are not read yet
@@ -39,6 +42,35 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
     made.other = reader._parts
     reader.kernel.threads = max(reader.kernel.threads, threads)
     return made
+
+
+#: Statements around threads.
+_AROUND = ("AttrStmt", "SeqStmt", "Allocate", "AllocBuffer", "DeclBuffer", "BufferRealize", "AllocateConst")
+
+
+def _plain(body: Any) -> bool:
+    """Return whether nothing stands between blocks and threads, no loop's trips depend on them, no index truncates.
+
+    A loop between them has numbers of its own; what a block does outside of its threads it does once; ``Div`` and
+    ``Mod`` of numbers below 0 and casts to lesser types are no sums.
+    """
+    inner = body
+    while not (kind_of(inner) == "AttrStmt" and str(inner.attr_key).endswith("thread_extent")):
+        inside = children(inner)
+        *before, inner = inside or [None]
+        if inner is None or kind_of(inner) not in _AROUND:
+            return False
+        if any(kind_of(part) not in ("AllocBuffer", "DeclBuffer") for part in before):
+            return False
+    for part in statements(body):
+        if kind_of(part) == "For" and (number_of(part.extent) is None or number_of(part.min) is None):
+            return False
+        for node in (*values_of(part), *getattr(part, "indices", ())):
+            for one in parts_of(node):
+                narrow = kind_of(one) == "Cast" and dtype_of_node(one) not in ("int32", "int64", "float32", "float64")
+                if narrow or kind_of(one) in ("Div", "Mod") and "int" in dtype_of_node(one):
+                    return False
+    return True
 
 
 def _whole(var: int, low: int, high: int) -> list[Term] | None:
