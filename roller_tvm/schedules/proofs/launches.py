@@ -56,10 +56,9 @@ def _plain(body: Any) -> bool:
     """
     inner = body
     while not (kind_of(inner) == "AttrStmt" and str(inner.attr_key).endswith("thread_extent")):
-        inside = children(inner)
-        *before, inner = inside or [None]
-        if inner is None or kind_of(inner) not in _AROUND:
+        if kind_of(inner) not in _AROUND or not (inside := children(inner)):
             return False
+        *before, inner = inside
         if any(kind_of(part) not in ("AllocBuffer", "DeclBuffer") for part in before):
             return False
     for part in statements(body):
