@@ -13,10 +13,15 @@ from tvm.script import tirx as T  # noqa: E402
 from roller_tvm.schedules.proofs import prove_lowered  # noqa: E402
 
 
-@T.prim_func(s_tir=True)
-def copied(x: T.Buffer((48,), "float32"), y: T.Buffer((48,), "float32")):
-    for i in range(48):
-        y[i] = x[i]
+def copied(size, count):
+    """Return the copy of the first elements of a tensor."""
+
+    @T.prim_func(s_tir=True)
+    def func(x: T.Buffer((size,), "float32"), y: T.Buffer((count,), "float32")):
+        for i in range(count):
+            y[i] = x[i]
+
+    return func
 
 
 @T.prim_func(s_tir=True)
@@ -67,12 +72,6 @@ def truncated(x: T.Buffer((8,), "float32"), y: T.Buffer((48,), "float32")):
 
 
 @T.prim_func(s_tir=True)
-def copied_wide(x: T.Buffer((512,), "float32"), y: T.Buffer((480,), "float32")):
-    for i in range(480):
-        y[i] = x[i]
-
-
-@T.prim_func(s_tir=True)
 def wrapped(x: T.Buffer((512,), "float32"), y: T.Buffer((480,), "float32")):
     b = T.launch_thread("blockIdx.x", 40)
     t = T.launch_thread("threadIdx.x", 12)
@@ -88,7 +87,8 @@ def each_block_once(x: T.Buffer((48,), "float32"), y: T.Buffer((4,), "float32"),
 
 
 @pytest.mark.parametrize("wrong, right", [
-    (with_a_loop_between, copied), (trips_by_block, first_of_each), (truncated, repeated), (wrapped, copied_wide),
+    (with_a_loop_between, copied(48, 48)), (trips_by_block, first_of_each), (truncated, repeated),
+    (wrapped, copied(512, 480)),
 ], ids=["a loop between", "trips by block", "truncated", "wrapped"])  # fmt: skip
 def test_wrong_ones_are_not_proven(wrong, right):
     assert prove_lowered(wrong, right).answer != "proven"

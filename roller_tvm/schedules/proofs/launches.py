@@ -27,12 +27,12 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
     if found is None or number_of(blocks) is None:
         return None
     thread, threads = found
-    if not _plain(body):
+    nodes = [node for part in statements(body) for node in (*values_of(part), *getattr(part, "indices", ()))]
+    if not _plain(body) or any(_truncates(one) for node in nodes for one in parts_of(node)):
         return None
     axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
             Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
     made = Folding([axes], reader.values, _whole)  # of loops that are not read yet
-    nodes = [node for part in statements(body) for node in (*values_of(part), *getattr(part, "indices", ()))]
     if not all(made.covers(node) for node in nodes):
         return None
     try:
@@ -49,10 +49,9 @@ _AROUND = ("AttrStmt", "SeqStmt", "Allocate", "AllocBuffer", "DeclBuffer", "Buff
 
 
 def _plain(body: Any) -> bool:
-    """Return whether nothing stands between blocks and threads, no loop's trips depend on them, no index truncates.
+    """Return whether nothing stands between blocks and threads, and no loop's trips depend on them.
 
-    A loop between them has numbers of its own; what a block does outside of its threads it does once; ``Div`` and
-    ``Mod`` of numbers below 0 and casts to lesser types are no sums.
+    A loop between them has numbers of its own; what a block does outside of its threads it does once.
     """
     inner = body
     while not (kind_of(inner) == "AttrStmt" and str(inner.attr_key).endswith("thread_extent")):
@@ -61,15 +60,16 @@ def _plain(body: Any) -> bool:
         *before, inner = inside
         if any(kind_of(part) not in ("AllocBuffer", "DeclBuffer") for part in before):
             return False
-    for part in statements(body):
-        if kind_of(part) == "For" and (number_of(part.extent) is None or number_of(part.min) is None):
-            return False
-        for node in (*values_of(part), *getattr(part, "indices", ())):
-            for one in parts_of(node):
-                narrow = kind_of(one) == "Cast" and dtype_of_node(one) not in ("int32", "int64", "float32", "float64")
-                if narrow or kind_of(one) in ("Div", "Mod") and "int" in dtype_of_node(one):
-                    return False
-    return True
+    loops = [part for part in statements(body) if kind_of(part) == "For"]
+    return all(number_of(loop.extent) is not None and number_of(loop.min) is not None for loop in loops)
+
+
+def _truncates(node: Any) -> bool:
+    """Return whether an expression is no sum: ``Div`` and ``Mod`` of numbers below 0, casts to lesser types."""
+    kind = kind_of(node)
+    if kind == "Cast":
+        return dtype_of_node(node) not in ("int32", "int64", "float32", "float64")
+    return kind in ("Div", "Mod") and "int" in dtype_of_node(node)
 
 
 def _whole(var: int, low: int, high: int) -> list[Term] | None:
