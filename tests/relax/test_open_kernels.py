@@ -5,15 +5,16 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-import numpy as np  # noqa: E402
 from tvm import relax, te  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 
 from roller_check.open_kernels import check_open  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
+from roller_tvm.relax import proving  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
 from roller_tvm.relax.proving import prove_module  # noqa: E402
 from roller_tvm.relax.size_checks import with_bounds  # noqa: E402
+from roller_tvm.schedules.proofs import prove  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
 from .networks import LLVM, module, values  # noqa: E402
@@ -52,15 +53,14 @@ def test_sizes_that_no_model_has_are_not_executed():
         check_open(plain, scheduled, ["n <= 0"])
 
 
-def test_what_no_proof_knows_of_open_extents_is_executed():
-    def gathered(b, x):
-        rows = relax.const(np.array([3, 0, 2], "int64"))
-        return b.emit(relax.op.take(b.emit(relax.op.nn.relu(x)), rows, axis=1))
-
-    mod = with_bounds(module(gathered, (var(), 24)), {"n": (1, 40)}, {})
+def test_what_no_proof_decides_is_executed(monkeypatch):
+    for limit in ("FIRST", "OPERATIONS"):
+        monkeypatch.setattr(prove, limit, 1)
+    monkeypatch.setattr(proving, "_proof", proving._proof.__wrapped__)  # nothing remembered
+    mod = with_bounds(module(lambda b, x: b.emit(relax.op.nn.softmax(x)), (var(), 24)), {"n": (1, 40)}, {})
     before = prepare(mod, LLVM)
     after = schedule(before, LLVM)[0]
-    told = " ".join(prove_module(before, after, tvm.target.Target(LLVM), device("avx512")).values())
+    told = prove_module(before, after, tvm.target.Target(LLVM), device("avx512"))["softmax"]
     assert "undecided" in told and "all elements agree with the reference at n=1; n=21; n=40" in told
 
 
