@@ -86,6 +86,75 @@ def each_block_once(x: T.Buffer((48,), "float32"), y: T.Buffer((4,), "float32"),
     z[b * 12 + t] = x[b * 12 + t]
 
 
+def turned(scope="shared", waits="shared", reached=lambda b, t: t >= 0, trips=lambda b, t: 1):
+    """Return each block's elements turned round, by way of memory of a scope, with barriers where they are reached."""
+
+    @T.prim_func(s_tir=True)
+    def func(x: T.Buffer((48,), "float32"), y: T.Buffer((48,), "float32")):
+        b = T.launch_thread("blockIdx.x", 4)
+        a = T.alloc_buffer((12,), "float32", scope=scope)
+        t = T.launch_thread("threadIdx.x", 12)
+        a[t] = x[b * 12 + t]
+        for _ in range(trips(b, t)):
+            if reached(b, t):
+                T.evaluate(T.tvm_storage_sync(waits))
+        y[b * 12 + t] = a[11 - t]
+
+    return func
+
+
+def in_launches(number):
+    """Return blocks that take what those of the launch before wrote, and the launch in which each does."""
+
+    @T.prim_func(s_tir=True)
+    def func(x: T.Buffer((48,), "float32"), y: T.Buffer((48,), "float32")):
+        for n in range(4):
+            b = T.launch_thread("blockIdx.x", 4)
+            t = T.launch_thread("threadIdx.x", 12)
+            if number(n) == b:
+                if b == 0:
+                    y[t] = x[t]
+                else:
+                    y[b * 12 + t] = y[b * 12 - 12 + t]
+
+    return func
+
+
+@T.prim_func(s_tir=True)
+def turned_round(x: T.Buffer((48,), "float32"), y: T.Buffer((48,), "float32")):
+    for i in range(48):
+        y[i] = x[i // 12 * 12 + 11 - i % 12]
+
+
+@T.prim_func(s_tir=True)
+def of_the_first(x: T.Buffer((48,), "float32"), y: T.Buffer((48,), "float32")):
+    for i in range(48):
+        y[i] = x[i % 12]
+
+
+@pytest.mark.parametrize("wrong", [
+    turned(waits="warp"), turned("local"), turned("warp"), turned(reached=lambda b, t: t < 6),
+    turned(reached=lambda b, t: b < 2), turned(reached=lambda b, t: b * 12 + t < 24), turned(trips=lambda b, t: t + 1),
+    turned(trips=lambda b, t: b),
+], ids=["waits", "local", "warp", "threads", "blocks", "both", "trips by thread", "trips by block"])  # fmt: skip
+def test_threads_that_do_not_meet_are_not_proven(wrong):
+    assert prove_lowered(wrong, turned_round).answer != "proven"
+
+
+@pytest.mark.parametrize("right", [
+    turned(), turned(reached=lambda b, t: b < 4), turned(reached=lambda b, t: b * 12 + t < 48),
+    turned(trips=lambda b, t: b + 1), turned(trips=lambda b, t: t // 12 + 1),
+], ids=["always", "blocks", "both", "trips by block", "trips by thread"])  # fmt: skip
+def test_threads_that_meet_are_proven(right):
+    assert prove_lowered(right, turned_round).answer == "proven"
+
+
+def test_launches_run_one_after_the_other():
+    assert prove_lowered(in_launches(lambda n: n), of_the_first).answer == "proven"
+    for wrong in (lambda n: 3 - n, lambda n: n // 2 * 2, lambda n: 0):
+        assert prove_lowered(in_launches(wrong), of_the_first).answer == "refuted"
+
+
 @pytest.mark.parametrize("wrong, right", [
     (with_a_loop_between, copied(48, 48)), (trips_by_block, first_of_each), (truncated, repeated),
     (wrapped, copied(512, 480)),

@@ -17,11 +17,11 @@ from .cases import Sizes
 from .digits import fused_from
 from .folds import Folding, Unfoldable, groups_of
 from .held import held_at
-from .kernel import THREAD, Access, Axis, Buffer, Dim, Statement
+from .kernel import BLOCK, THREAD, Access, Axis, Buffer, Dim, Statement
 from .meetings import Tree
 from .naming import Naming
 from .sets import plain_of
-from .ways import CHOICE, DATA, IMMEDIATE, INDEX, PLACE, Way, joined, step_of
+from .ways import CHOICE, DATA, IMMEDIATE, INDEX, PLACE, Way, joined, operation_of, step_of
 
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
@@ -44,6 +44,7 @@ class Accesses(Naming):
         self.place: list[int | Dim] = []
         self.rules: list[Rule] = []  # ranges of loops and conditions around the place
         self.leaves: set[int] = set()  # variables of loops around one store alone
+        self.private: set[int] = set()  # memory of each thread, but for all of them: numbers of buffers
         self.unfolded: dict[int, int] = {}  # memory of fused copies that are not folded, as `divided`
         self.exact = True
         self.divided: dict[int, int] = {}  # memory that a fused index goes along -> the first dimension of these
@@ -59,6 +60,8 @@ class Accesses(Naming):
 
     def _buffer(self, buffer: Any, scope: str, parameter: bool = False) -> Buffer:
         shape = tuple(self._shape(e) for e in buffer.shape)
+        if parameter and (list(buffer.strides) or number_of(buffer.elem_offset)):
+            self.kernel.unread.append(f"a view: {buffer.name}")
         return self._add(memory_of(buffer), str(buffer.name), shape, scope, str(buffer.dtype), parameter)
 
     def _add(
@@ -70,6 +73,9 @@ class Accesses(Naming):
         lanes = re.search(r"x(\d+)$", dtype)
         size = dtype_bytes(dtype.split("x")[0]) * (int(lanes[1]) if lanes else 1)
         total = math.prod(numbers) * size if len(numbers) == len(shape) else 0
+        threads = [d for d in self.place if isinstance(d, Dim) and (d.kind == THREAD or self.launch is not None)]
+        if not scope.startswith(("global", "shared")) and not parameter and not threads:
+            self.private.add(len(self.kernel.buffers))
         made = Buffer(len(self.kernel.buffers), name, shape, scope.split(".")[0], dims, parameter, total)
         if key in self.divided and not parameter:
             self.fused[made.number] = self.divided[key]
@@ -207,7 +213,7 @@ class Accesses(Naming):
         for number, part in enumerate(own):
             step = step_of(node, number, len(own))
             trees.append(self._loads(part, rules, exact, joined(way, step), found))
-        return (step[0] if kind == "Cast" else called(node) or kind, *trees) if step else trees[0] if trees else None
+        return (step[0] if kind == "Cast" else operation_of(node), *trees) if step else trees[0] if trees else None
 
     def _constant(self, node: Any) -> float:
         """Return a number of a value, 0 if an expression is none."""
@@ -266,22 +272,17 @@ class Accesses(Naming):
         if memory is None:
             self.kernel.unread.append(f"memory of '{buffer.name}' from elsewhere")
             return None
+        if memory.number in self.private and any(isinstance(p, Dim) and p.kind in (BLOCK, THREAD) for p in self.place):
+            self.kernel.unread.append(f"memory of each thread that has a place outside of them: {buffer.name}")
         text = self._text()
-        starts, lanes = [], []
-        for index in indices:
-            if kind_of(index) == "Ramp":  # a vector written out
-                lane = text._new()
-                lanes.append(f"0 <= {lane} < {number_of(index.lanes) or 1}")
-                starts.append(f"({text.index(index.base)} + {number_of(index.stride) or 1} * {lane})")
-            else:
-                starts.append(text.index(index.value if kind_of(index) == "Broadcast" else index))
+        starts = [text.index(index) for index in indices]
         if self.flat and memory.parameter and not memory.shape and starts == ["0"]:  # one number
             starts = []
         flat = self.flat and memory.parameter and len(starts) == 1 < len(memory.shape)
         own = [f"o{n}" for n in range(len(memory.shape) if flat else len(starts))]
         if flat:  # one index for all dimensions
             steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(len(own))]
-            parts = None if lanes else self._split(indices[0], steps)
+            parts = self._split(indices[0], steps)
             if parts is not None:
                 starts, flat = parts, False
         equal = [f"{o} = {e}" for o, e in zip(own, starts, strict=False)]
@@ -291,9 +292,9 @@ class Accesses(Naming):
         wanted = [*(f"{v}" for v in text.names), *extra_names(extra)]
         if not (wanted or flat):
             own, equal = starts, []
-        rule = " and ".join([*equal, *rules, *lanes, *text.rules]) or "true"
+        rule = " and ".join([*equal, *rules, *text.rules]) or "true"
         rule = f"exists ({', '.join(wanted)} : {' and '.join([rule, *extra])})" if wanted else rule
-        homes, flattened = [d.var for d in memory.dims], self._flattened(memory, indices, rules, lanes)
+        homes, flattened = [d.var for d in memory.dims], self._flattened(memory, indices, rules)
         self.said += [rule, *homes, *own]
         if flattened is None:
             home = self._related(space, memory, [*homes, *own], domain, rule)
@@ -314,14 +315,14 @@ class Accesses(Naming):
         return self._parsed(self.isl.Map, f"{{ {space} -> {result} : {rule} }}").intersect_domain(domain)
 
     def _flattened(
-        self, memory: Buffer, indices: Sequence[Any], rules: Sequence[str], lanes: Sequence[str]
+        self, memory: Buffer, indices: Sequence[Any], rules: Sequence[str]
     ) -> tuple[list[str], str] | None:
         """Return the names and the rule of an element whose last dimensions are one; None for what is not seen so.
 
         Copies go along a tile by one fused index: of flat memory, nothing is divided.
         """
         first = self.fused.get(memory.number)
-        if first is None or lanes or len(indices) != len(memory.shape) or not all(e.isdigit() for e in memory.shape):
+        if first is None or len(indices) != len(memory.shape) or not all(e.isdigit() for e in memory.shape):
             return None
         text, names = self._text(), [f"o{n}" for n in range(first + 1)]
         steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(first, len(indices))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,9 @@ from ...te.numbering import dtype_of_node
 from .digits import address, part_of
 from .folds import Folding
 from .held import held_at
+from .spans import Spans, bits_of
 
 _COMPARE = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "=", "NE": "!="}
-#: Types that do not hold each place.
-_NARROW = ("int8", "uint8", "int16", "uint16", "bool")
 _OPPOSITE = {"LT": ">=", "LE": ">", "GT": "<=", "GE": "<", "EQ": "!=", "NE": "="}
 
 
@@ -28,19 +27,19 @@ class Text:
         isl's name of a loop or a size.
     values : dict
         Hash of a bound variable -> its value.
+    spans : Spans
+        Of these values and of the loops around.
     digits_of : function of (hash of a variable, low, high)
         Returns ``var % high // low`` as a sum of digits, None where it is none.
     folding : Folding, optional
         Loops and threads that are digits of one number here.
-    negative : container of int
-        Hashes of loops that may be below 0; sizes are none.
     """
 
     name_of: Callable[[Any], str | None]
     values: dict[int, Any]
+    spans: Spans
     digits_of: Callable[[int, int, int], str | None] = lambda var, low, high: None
     folding: Folding | None = None
-    negative: Container[int] = ()
     names: list[str] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
@@ -48,9 +47,11 @@ class Text:
     def index(self, node: Any) -> str:
         """Return an integer expression; a part that is not affine becomes any number."""
         kind, number = kind_of(node), number_of(node)
+        if not self.spans.fits(node):
+            return self._any(node)
         if number is not None:
             return f"({number})" if number < 0 else str(number)
-        if self.folding is not None and (told := self.folding.text(node)) is not None:
+        if self.folding is not None and self.spans.whole(node) and (told := self.folding.text(node)) is not None:
             return told
         if kind in ("Var", "SizeVar"):
             if hash(node) in self.values:
@@ -67,24 +68,21 @@ class Text:
         if kind in ("Min", "Max"):
             return f"{kind.lower()}({self.index(node.a)}, {self.index(node.b)})"
         if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
-            own = dtype_of_node(node)
-            # A place fits 32 bits: TVM narrows to them where it does.
-            return self._any(node) if own in _NARROW and own != dtype_of_node(node.value) else self.index(node.value)
+            return self.index(node.value)
         if choice := choice_of(node):
             return self._choice(*choice)
         if is_load(node) and (known := held_at(node, self.values)) is not None:
             return self.index(known)
-        name = called(node)
-        if name == "shift_right" and (by := number_of(node.args[1])) is not None:
-            return f"floor(({self.index(node.args[0])})/{1 << by})"
-        if name == "shift_left" and (by := number_of(node.args[1])) is not None:
-            return f"({1 << by} * ({self.index(node.args[0])}))"
-        if name == "bitwise_and" and (mask := number_of(node.args[1])) is not None and not (mask + 1) & mask:
-            return f"(({self.index(node.args[0])}) mod {mask + 1})"
+        if bits := bits_of(node):
+            name, part, by = bits
+            told = {"*": "({1} * ({0}))", "/": "floor(({0})/{1})", "%": "(({0}) mod {1})"}[name]
+            return told.format(self.index(part), by)
         return self._any(node)
 
     def flat(self, indices: Sequence[Any], steps: Sequence[int]) -> str:
         """Return a flat index of the indices of all dimensions."""
+        if not all(map(self.spans.whole, indices)):
+            return " + ".join(f"{step} * ({self.index(index)})" for step, index in zip(steps, indices, strict=True))
         told = []
         for term in address(indices, steps):
             known = kind_of(term.base) in ("Var", "SizeVar")
@@ -107,12 +105,12 @@ class Text:
         by = number_of(b)
         if by is None or by < 1:
             return self._any(node)
-        if (part := part_of(node)) is not None:
+        if self.spans.whole(node) and (part := part_of(node)) is not None:
             var, low, high = part
             if (told := self.digits_of(hash(var), low, high)) is not None:
                 return told
         value = self.index(a)
-        if truncated and not self.is_positive(a):
+        if truncated and self.spans.of(a)[0] < 0:
             name, below = self._new(), f"(-({value}))"
             signs = ((value, ">= 0", ""), (below, "> 0", "-"))
             self.rules.append("(" + " or ".join(
@@ -120,18 +118,6 @@ class Text:
                 for v, sign, minus in signs) + ")")  # fmt: skip
             return name
         return f"(({value}) mod {by})" if rest else f"floor(({value})/{by})"
-
-    def is_positive(self, node: Any) -> bool:
-        """Return whether an expression is made of loops, sizes and numbers none of which is below 0."""
-        kind, number = kind_of(node), number_of(node)
-        if number is not None:
-            return number >= 0
-        if kind in ("Var", "SizeVar"):
-            known = self.values.get(hash(node))
-            return self.is_positive(known) if known is not None else hash(node) not in self.negative
-        if kind in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod", "Min", "Max"):
-            return self.is_positive(node.a) and self.is_positive(node.b)
-        return kind == "Cast" and self.is_positive(node.value)
 
     def _choice(self, condition: Any, yes: Any, no: Any) -> str:
         name = self._new()
@@ -168,7 +154,8 @@ class Text:
         if a is not None and dtype_of_node(a).startswith(("int", "uint")) and not is_load(a):
             known, count = len(self.opaque), len(self.names)
             sign = (_COMPARE if holds else _OPPOSITE)[kind]
-            if self.folding is not None and (told := self.folding.compared(a, sign, b)) is not None:
+            folding = self.folding if self.spans.whole(a) and self.spans.whole(b) else None
+            if folding is not None and (told := folding.compared(a, sign, b)) is not None:
                 return told
             text = f"({self.index(a)} {sign} {self.index(b)})"
             if len(self.opaque) == known:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...codegen.flat import LETS, children, kind_of, number_of, parts_of, statements, values_of
-from ...te.numbering import dtype_of_node
+from ...codegen.flat import LETS, children, kind_of, number_of, statements, values_of
 from .accesses import Accesses, scope_of, scope_of_var
 from .folds import Folding, Term, Unfoldable
 from .kernel import BLOCK, Axis
@@ -28,7 +27,7 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
         return None
     thread, threads = found
     nodes = [node for part in statements(body) for node in (*values_of(part), *getattr(part, "indices", ()))]
-    if not _plain(body) or any(_truncates(one) for node in nodes for one in parts_of(node)):
+    if not _plain(body):
         return None
     axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
             Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
@@ -40,6 +39,8 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
     except Unfoldable:
         return None
     made.other = reader._parts
+    for axis in axes:
+        reader.spans.add(axis.var, (0, axis.extent - 1))
     reader.kernel.threads = max(reader.kernel.threads, threads)
     return made
 
@@ -62,14 +63,6 @@ def _plain(body: Any) -> bool:
             return False
     loops = [part for part in statements(body) if kind_of(part) == "For"]
     return all(number_of(loop.extent) is not None and number_of(loop.min) is not None for loop in loops)
-
-
-def _truncates(node: Any) -> bool:
-    """Return whether an expression is no sum: ``Div`` and ``Mod`` of numbers below 0, casts to lesser types."""
-    kind = kind_of(node)
-    if kind == "Cast":
-        return dtype_of_node(node) not in ("int32", "int64", "float32", "float64")
-    return kind in ("Div", "Mod") and "int" in dtype_of_node(node)
 
 
 def _whole(var: int, low: int, high: int) -> list[Term] | None:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.dialect import dialect_here
-from ...codegen.flat import access_of, called, choice_of, is_load, kind_of, memory_of, parts_of
+from ...codegen.flat import access_of, choice_of, is_load, kind_of, memory_of, parts_of
 from ...te.numbering import dtype_of_node
 from .accesses import Accesses, closed, direct_parts
 from .blocks import Block, Blocks, same
 from .folds import Unfoldable
 from .held import held_at
 from .kernel import Statement
-from .ways import EITHER, IMMEDIATE
+from .ways import EITHER, IMMEDIATE, operation_of
 
 #: Most parts of two values that are compared: choices of one form beside those of another have many.
 _STEPS = 2000
@@ -222,7 +222,7 @@ class _Match:
 
     def _parts(self, own: Any, wanted: Any) -> None:
         kind, parts, others = kind_of(own), direct_parts(own), direct_parts(wanted)
-        alike = kind_of(wanted) == kind and called(own) == called(wanted) and len(parts) == len(others)
+        alike = kind_of(wanted) == kind and operation_of(own) == operation_of(wanted) and len(parts) == len(others)
         if not alike or not parts or kind in ("Let", "Shuffle", "Ramp"):
             raise _Apart(f"{own} for {wanted}")
         for part, other in zip(parts, others, strict=True):

@@ -14,6 +14,7 @@ from .digits import part_of, split_index, summands
 from .folds import Folding, Unfoldable
 from .kernel import Dim, Kernel
 from .sets import library
+from .spans import Spans
 
 
 class Naming:
@@ -29,8 +30,8 @@ class Naming:
         self.within: list[str] = []  # rules of sizes
         self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
         self.sizes: dict[int, str] = {}
-        self.negative: set[int] = set()  # loops that may be below 0
         self.values: dict[int, Any] = {}  # bound name -> its value; a thread's other names -> the first
+        self.spans = Spans(self.values, open_sizes.largest)
         self.folding: Folding | None = None  # of the statement that is read
         self.launch: Folding | None = None  # of all statements of a kernel whose threads are one number
         self.reduced: dict[str, tuple[Dim, str]] = {}
@@ -44,7 +45,7 @@ class Naming:
         return found
 
     def _text(self) -> Text:
-        return Text(self._name, self.values, self._digits, self.folding or self.launch, self.negative)
+        return Text(self._name, self.values, self.spans, self._digits, self.folding or self.launch)
 
     def _name(self, var: Any) -> str | None:
         self._refuse(hash(var))
@@ -85,6 +86,8 @@ class Naming:
 
     def _split(self, index: Any, steps: Sequence[int]) -> list[str] | None:
         """Return a flat index as one index a dimension, if ranges of loops alone tell that."""
+        if not self.spans.whole(index):
+            return None
         terms: Counter[str] = Counter()
         extents: dict[str, int] = {}
         start = 0

@@ -7,7 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...codegen.flat import LETS, access_of, called, is_load, kind_of, memory_of, number_of, parts_of, statements
+from ...codegen.flat import (
+    LETS,
+    Memory,
+    access_of,
+    called,
+    is_load,
+    kind_of,
+    memory_of,
+    number_of,
+    parts_of,
+    statements,
+)
 from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
@@ -75,6 +86,8 @@ def _quotient(extent: Any) -> tuple[Any, int] | None:
 
 class _Reader(Accesses):
     landings: dict[int, list[Landing]]
+    memory: Memory
+    stored: set[int]  # memory that stores change
     launches = False  # whether threads of all blocks may be one number
     threads: dict[Dim, Any]  # first digit of a loop -> the first name of its variable
     combiner = ""  # of the reduction over threads around the place
@@ -95,6 +108,8 @@ class _Reader(Accesses):
                 self._name(param)  # a size: in the order of the parameters, scheduled or not
         self.threads = {}
         self.values |= held_in(func.body)
+        self.memory = Memory.of_body(func.body)
+        self.stored = {self.memory.of(s.buffer) for s in statements(func.body) if kind_of(s) == "BufferStore"}
         self.present = self._present(func.body)
         if self.blocks is not None and not self.blocks.are_of(func):
             self.blocks = self.kernel.blocks = None
@@ -157,7 +172,7 @@ class _Reader(Accesses):
         elif kind == "IfThenElse":
             self._branch(stmt)
         elif kind in LETS:
-            self.values[hash(stmt.var)] = stmt.value
+            self._named(stmt)
             self._within(stmt)
         elif kind == "AttrStmt":
             self._attribute(stmt)
@@ -170,6 +185,8 @@ class _Reader(Accesses):
             if not function_of(stmt):  # threads wait at the end of a parallel loop, as `_attribute` has checked
                 self._call(stmt.value)
         elif kind == "AssertStmt":
+            if number_of(stmt.condition) != 1:
+                self.kernel.unread.append(f"an assertion: {stmt.condition}")
             self._within(stmt)
         elif kind in ("SBlockRealize", "BlockRealize"):
             self.visit(stmt.block.body)
@@ -180,8 +197,17 @@ class _Reader(Accesses):
         if (body := getattr(stmt, "body", None)) is not None:
             self.visit(body)
 
+    def _named(self, stmt: Any) -> None:
+        """Note the value of a name; one that is read may have changed where the name is used."""
+        self.values[hash(stmt.var)] = stmt.value
+        read = {self.memory.of(access_of(p)[0]) for p in parts_of(stmt.value) if is_load(p)}
+        if not read.isdisjoint(self.stored):
+            self.kernel.unread.append(f"an element that has a name: {stmt.value}")
+
     def _loop(self, loop: Any) -> None:
-        kind = int(loop.kind)
+        kind, step = int(loop.kind), getattr(loop, "step", None) if hasattr(type(loop), "step") else None
+        if step is not None and number_of(step) != 1:
+            self.kernel.unread.append(f"the steps of loop '{loop.loop_var.name}': {step}")
         binding = getattr(loop, "thread_binding", None)
         if kind == 4 and binding is not None:
             self._thread(str(binding.thread_tag), loop.loop_var, loop.min, loop.extent, loop.body)
@@ -228,8 +254,8 @@ class _Reader(Accesses):
     ) -> None:  # fmt: skip
         text, whole = self._text(), number_of(extent) or 0
         low, count = text.index(start), text.index(extent)
-        if not text.is_positive(start):
-            self.negative.add(hash(var))
+        (least, most), (_, trips) = self.spans.of(start), self.spans.of(extent)
+        self.spans.add(hash(var), (least, most + max(trips - 1, 0)))
         exact, rules = self.exact, len(self.rules)
         strides = strides_of(whole, self.cuts.get(hash(var), {})) if number_of(start) == 0 else (1,)
         dims, outer = [], whole
@@ -359,6 +385,8 @@ class _Reader(Accesses):
         if name in ("tvm_storage_sync", "storage_sync"):
             if self.landing:
                 return
+            if not str(getattr(call.args[0], "value", "")).startswith("shared"):
+                self.kernel.unread.append(f"a barrier of other threads: {call}")
             self._statement([], "barrier")
             self.kernel.statements[-1] = replace(self.kernel.statements[-1], barrier=True)
         elif name in ("tvm_thread_allreduce", "thread_allreduce"):

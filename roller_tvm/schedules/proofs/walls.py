@@ -76,11 +76,10 @@ class Walls:
 
 
 def _is_whole(barrier: Statement) -> bool:
-    """Return whether the same threads and blocks reach a barrier in each iteration of its other loops."""
+    """Return whether all threads of all blocks reach a barrier in each iteration of its other loops."""
     isl, dims = library(), barrier.dims
     serial = [d for d in dims if d.kind not in (BLOCK, THREAD)]
-    rules = [f"{barrier.domain.dim_min_val(n)} <= {d.var} <= {barrier.domain.dim_max_val(n)}"
-             for n, d in enumerate(dims) if d not in serial]  # fmt: skip
+    rules = [f"0 <= {d.var} < {d.extent}" for d in dims if d not in serial]
     where = f"{tuple_of(barrier, 'i', serial)} -> {tuple_of(barrier, 'i')}"
     every = isl.Map(f"{{ {where} : {' and '.join(rules) or 'true'} }}")
     return bool(barrier.domain.is_equal(_trips(barrier, serial).apply(every)))

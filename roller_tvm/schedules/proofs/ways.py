@@ -36,8 +36,16 @@ def step_of(node: Any, number: int, parts: int) -> Way:
         return (f"to {dtype_of_node(node)}",)
     if kind in _SAME:
         return ()
-    name = called(node) or kind
+    name = operation_of(node)
     return (name if kind in EITHER or parts < 2 else f"{name}.{number}",)
+
+
+def operation_of(node: Any) -> str:
+    """Return the operation of an expression: its kind, or the function that it calls."""
+    if kind_of(node) != "Call":
+        return kind_of(node)
+    told = [called(node) or str(node.op), *(str(part.value) for part in node.args if kind_of(part) == "StringImm")]
+    return " ".join([*told, dtype_of_node(node)] if told[0] == "reinterpret" else told)
 
 
 def joined(outer: Way, inner: Way) -> Way:
