@@ -128,3 +128,36 @@ def test_right_ones_are_not_refuted():
     assert prove_lowered(named, copied).answer == "proven"
     assert prove_lowered(called("sinf"), called("sinf")).answer == "proven"
     assert prove_lowered(vectors, copied).answer != "refuted"
+
+
+def valued(value, once=True):
+    """Return loops that give a value of elements of two inputs, or its sums."""
+
+    @script
+    def func(x: T.Buffer((16, 4), "float32"), z: T.Buffer((16, 4), "float32"), y: T.Buffer((16,), "float32")):
+        for i in range(16):
+            y[i] = value(x[i, 0], z[i, 0])
+
+    @script
+    def summed(x: T.Buffer((16, 4), "float32"), z: T.Buffer((16, 4), "float32"), y: T.Buffer((16,), "float32")):
+        for i in range(16):
+            y[i] = T.float32(0)
+            for k in range(4):
+                y[i] = y[i] + value(x[i, k], z[i, k])
+
+    return func if once else summed
+
+
+tir = tvm.tirx if NEW else tvm.tir
+ONE, NOTHING = tir.const(1, "float32"), tir.const(0, "float32")
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["once", "summed"])
+@pytest.mark.parametrize("value, same", [
+    (lambda x, z: x * z + tir.Mul(x, ONE), lambda x, z: x * z + x),
+    (lambda x, z: z + tir.Mul(x, NOTHING), lambda x, z: z), (lambda x, z: z + (x - x), lambda x, z: z),
+    (lambda x, z: T.max(x, T.max(x, z)), lambda x, z: T.max(x, z)),
+], ids=["times one", "times nothing", "a difference", "a maximum"])  # fmt: skip
+def test_values_that_are_equal_are_not_refuted(value, same, once):
+    assert prove_lowered(valued(value, once), valued(same, once)).answer != "refuted"
+    assert prove_lowered(valued(same, once), valued(value, once)).answer != "refuted"

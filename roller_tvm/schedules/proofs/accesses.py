@@ -210,15 +210,25 @@ class Accesses(Naming):
             self.numbers.add((factor, joined(way, step)))
             trees = [self._loads(own[0], rules, exact, joined(way, step), found), f"={factor}"]
             return (name, *trees)
+        if kind == "Mul" and (whole := [part for part, other in (own, own[::-1]) if self._constant(other) == 1]):
+            return self._loads(whole[0], rules, exact, way, found)
+        if self._vanishes(kind, own):
+            self.kernel.vanishing.append(str(node))
         for number, part in enumerate(own):
             step = step_of(node, number, len(own))
             trees.append(self._loads(part, rules, exact, joined(way, step), found))
         return (step[0] if kind == "Cast" else operation_of(node), *trees) if step else trees[0] if trees else None
 
-    def _constant(self, node: Any) -> float:
-        """Return a number of a value, 0 if an expression is none."""
+    def _constant(self, node: Any) -> float | None:
+        """Return a number of a value, None if an expression is none."""
         node = held_at(node, self.values) if is_load(node) else node
-        return float(node.value) if node is not None and kind_of(node) == "FloatImm" else 0.0
+        return float(node.value) if node is not None and kind_of(node) == "FloatImm" else None
+
+    def _vanishes(self, kind: str, own: Sequence[Any]) -> bool:
+        """Return whether a value is the same whichever its elements are: a product by 0, or a difference of equals."""
+        if kind == "Mul":
+            return any(self._constant(part) == 0 for part in own)
+        return kind == "Sub" and all(map(is_load, own)) and _same(*own)
 
     def _reads(self, node: Any) -> bool:
         """Return whether an expression is made of an element of a tensor."""

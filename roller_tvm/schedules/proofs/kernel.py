@@ -241,6 +241,8 @@ class Kernel:
     case: list[str] = field(default_factory=list)  # conditions on sizes by which it is chosen
     never: bool = False  # whether no sizes are so
     unread: list[str] = field(default_factory=list)  # what the reader does not know
+    #: Values that are the same whichever the elements in them are.
+    vanishing: list[str] = field(default_factory=list)
     #: Outputs of which trips of parallel loops write elements again: number -> where.
     again: dict[int, str] = field(default_factory=dict)
     #: A store, a statement and the number of its access, which do not race.

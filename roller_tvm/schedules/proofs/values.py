@@ -37,8 +37,10 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
                     for _, number, way in scheduled.numbers ^ reference.numbers)  # fmt: skip
     other += sorted(f"other values meet: {words}" for _, words in scheduled.meetings ^ reference.meetings)
     unclear = sorted(scheduled.unclear | reference.unclear)
-    skipped = [*sorted(scheduled.skipped | reference.skipped), *unclear, *other]
-    if told and not (scheduled.skipped | reference.skipped):
+    vanishing = {text for one in (scheduled, reference) for text in one.flow.kernel.vanishing}
+    unknown = sorted(scheduled.skipped | reference.skipped | (vanishing if told else set()))
+    skipped = [*unknown, *unclear, *other]
+    if told and not unknown:
         return Finding("values", REFUTED, told)
     return Finding("values", UNDECIDED, skipped[0]) if skipped else Finding("values", PROVEN)
 
