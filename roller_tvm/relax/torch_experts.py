@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+from .torch_nodes import caller, operator_of, tensor_of
 
 #: Products of rows sorted by expert: rows (S, K), matrices (E, K, N), where each expert's rows end. torch's own
 #: operator takes bfloat16 alone when a program is exported.
 GROUPED = "transformers.grouped_mm_fallback"
-Call = Callable[..., Any]
 
 
 def with_all_experts(graph: Any) -> Iterator[str]:
@@ -20,19 +21,19 @@ def with_all_experts(graph: Any) -> Iterator[str]:
 
     aten = torch.ops.aten
     for node in list(graph.nodes):
-        if _name(node) != GROUPED or not isinstance(_value(node.args[0]).shape[0], int):
+        if operator_of(node) != GROUPED or not isinstance(tensor_of(node.args[0]).shape[0], int):
             continue
         rows, matrices, ends = node.args
-        call = _caller(graph, node)
-        kind = {"dtype": _value(ends).dtype, "device": torch.device("cpu")}
-        sizes = (_value(one).shape[0] for one in (rows, matrices))
+        call = caller(graph, node)
+        kind = {"dtype": tensor_of(ends).dtype, "device": torch.device("cpu")}
+        sizes = (tensor_of(one).shape[0] for one in (rows, matrices))
         places, experts = (call(aten.arange.start_step, 0, size, 1, **kind) for size in sizes)
         # An expert's rows end in front of a place if they are of an earlier expert.
         before = call(aten.ge.Tensor, call(aten.unsqueeze.default, places, 0), call(aten.unsqueeze.default, ends, 1))
         own = call(aten.sum.dim_IntList, call(aten._to_copy.default, before, dtype=kind["dtype"]), [0], True)
         chosen = call(aten.eq.Tensor, own, call(aten.unsqueeze.default, experts, 1))
         products = call(aten.matmul.default, rows, matrices)
-        nothing = call(aten.full.default, [], 0.0, dtype=_value(rows).dtype, device=torch.device("cpu"))
+        nothing = call(aten.full.default, [], 0.0, dtype=tensor_of(rows).dtype, device=torch.device("cpu"))
         kept = call(aten.where.self, call(aten.unsqueeze.default, chosen, 2), products, nothing)
         node.replace_all_uses_with(call(aten.sum.dim_IntList, kept, [0]))
         graph.erase_node(node)
@@ -45,13 +46,13 @@ def with_counts(graph: Any) -> Iterator[str]:
 
     aten = torch.ops.aten
     for node in list(graph.nodes):
-        if _name(node) != "aten.histc":
+        if operator_of(node) != "aten.histc":
             continue
         values = node.args[0]
         bins, least, most = list(node.args[1:]) + [100, 0, 0][len(node.args) - 1 :]
         if not all(isinstance(one, (int, float)) for one in (bins, least, most)) or not least < most:
             continue  # by default the edges are the values' own
-        call, dtype = _caller(graph, node), _value(values).dtype
+        call, dtype = caller(graph, node), tensor_of(values).dtype
         edges = [float(edge) for edge in torch.linspace(least, most, bins + 1, dtype=dtype)]
         flat = call(aten.view.default, values, [-1])
         parts = []
@@ -64,26 +65,3 @@ def with_counts(graph: Any) -> Iterator[str]:
         node.replace_all_uses_with(call(aten.cat.default, parts, 0))
         graph.erase_node(node)
         yield "histogram by comparisons"
-
-
-def _caller(graph: Any, before: Any) -> Call:
-    """Return a function that adds a call, with its value noted, in front of a node."""
-    from torch.fx.node import map_arg
-
-    def call(target: Any, *args: Any, **kwargs: Any) -> Any:
-        with graph.inserting_before(before):
-            made = graph.call_function(target, args, kwargs)
-        made.meta["val"] = target(*map_arg(args, _value), **kwargs)
-        return made
-
-    return call
-
-
-def _name(node: Any) -> str:
-    """Return the name of the operator that a node calls, without its overload."""
-    return str(node.target).rpartition(".")[0] if node.op == "call_function" else ""
-
-
-def _value(node: Any) -> Any:
-    """Return the fake tensor that the exporter noted for a node."""
-    return node.meta["val"]

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import UnsupportedOperator
 from .recurrent_torch import without_dropout, without_steps
 from .torch_experts import with_all_experts, with_counts
+from .torch_nodes import caller, operator_of, tensor_of
 
 #: Largest constant that folding adds, in bytes.
 LARGEST = 64 << 20
@@ -91,38 +92,20 @@ def _refuse_random(graph: Any) -> None:
             raise UnsupportedOperator(told, remedy="call eval() on the module, or give the numbers as an input")
 
 
-def _named(node: Any, names: tuple[str, ...]) -> str:
-    """Return the operator's name if it is one of these, else an empty string."""
-    told = str(node.target) if node.op == "call_function" else ""
-    name = told.rpartition(".")[0]
-    return name if name in names else ""
-
-
-def _value(node: Any) -> Any:
-    """Return the fake tensor that the exporter noted for a node, or None."""
-    import torch
-
-    value = node.meta.get("val") if hasattr(node, "meta") else None
-    return value if isinstance(value, torch.Tensor) else None
-
-
 def _cast(graph: Any, before: Any, node: Any, dtype: Any) -> Any:
     """Return a node with the value of another in a type, placed in front of `before`."""
     import torch
 
-    with graph.inserting_before(before):
-        made = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
-    made.meta["val"] = _value(node).to(dtype)
-    return made
+    return caller(graph, before)(torch.ops.aten._to_copy.default, node, dtype=dtype)
 
 
 def _without_empty(graph: Any) -> Iterator[str]:
     """Drop tensors of shape [0] from concatenations, which torch skips whatever the rank of the others."""
     for node in graph.nodes:
-        if not _named(node, ("aten.cat",)):
+        if operator_of(node) != "aten.cat":
             continue
         parts = node.args[0]
-        kept = [part for part in parts if (value := _value(part)) is None or tuple(value.shape) != (0,)]
+        kept = [part for part in parts if (value := tensor_of(part)) is None or tuple(value.shape) != (0,)]
         if kept and len(kept) < len(parts):
             node.args = (kept, *node.args[1:])
             yield "cat without empty parts"
@@ -131,10 +114,10 @@ def _without_empty(graph: Any) -> Iterator[str]:
 def _widened(graph: Any) -> Iterator[str]:
     """Cast the operand of a reduction or scan to the type of its result."""
     for node in list(graph.nodes):
-        if not (name := _named(node, WIDENING)):
+        if (name := operator_of(node)) not in WIDENING:
             continue
-        operand, result = node.args[0], _value(node)
-        value = _value(operand)
+        operand, result = node.args[0], tensor_of(node)
+        value = tensor_of(operand)
         if value is None or result is None or value.dtype == result.dtype:
             continue
         node.args = (_cast(graph, node, operand, result.dtype), *node.args[1:])
@@ -147,16 +130,16 @@ def _promoted(graph: Any) -> Iterator[str]:
     import torch
 
     for node in list(graph.nodes):
-        if not (name := _named(node, PROMOTING)):
+        if (name := operator_of(node)) not in PROMOTING:
             continue
         first = 1 if name == "aten.where" else 0
         pair = node.args[first : first + 2]
-        values = [_value(one) for one in pair]
+        values = [tensor_of(one) for one in pair]
         if len(pair) < 2 or any(value is None for value in values) or values[0].dtype == values[1].dtype:
             continue
         common = torch.result_type(values[0], values[1])
         if name == "aten.div" and not common.is_floating_point:
-            common = _value(node).dtype
+            common = tensor_of(node).dtype
         cast = [n if v.dtype == common else _cast(graph, node, n, common) for n, v in zip(pair, values, strict=True)]
         node.args = (*node.args[:first], *cast, *node.args[first + 2 :])
         yield "operands in one type"
@@ -165,9 +148,9 @@ def _promoted(graph: Any) -> Iterator[str]:
 def _without_pools(graph: Any) -> Iterator[str]:
     """Drop pools to the extents that a tensor has, as AlexNet and VGG have for images of the usual size."""
     for node in list(graph.nodes):
-        if not _named(node, ("aten._adaptive_avg_pool2d", "aten.adaptive_avg_pool2d")):
+        if operator_of(node) not in ("aten._adaptive_avg_pool2d", "aten.adaptive_avg_pool2d"):
             continue
-        value, result = _value(node.args[0]), _value(node)
+        value, result = tensor_of(node.args[0]), tensor_of(node)
         if value is not None and value.shape == result.shape and all(isinstance(one, int) for one in value.shape):
             node.replace_all_uses_with(node.args[0])
             yield "pools of windows of one element dropped"
@@ -178,11 +161,9 @@ def _rounded(graph: Any) -> Iterator[str]:
     import torch
 
     for node in list(graph.nodes):
-        if _named(node, ("aten.div",)) and node.kwargs.get("rounding_mode") and isinstance(node.args[1], int):
-            kind = _value(node.args[0]).dtype
-            with graph.inserting_before(node):
-                number = graph.call_function(torch.ops.aten.full.default, ([], node.args[1]), {"dtype": kind})
-            number.meta["val"] = torch.empty((), dtype=kind, device="meta")
+        if operator_of(node) == "aten.div" and node.kwargs.get("rounding_mode") and isinstance(node.args[1], int):
+            kind = tensor_of(node.args[0]).dtype
+            number = caller(graph, node)(torch.ops.aten.full.default, [], node.args[1], dtype=kind)
             node.target, node.args = torch.ops.aten.div.Tensor_mode, (node.args[0], number)
             yield "divisor in its dividend's type"
 
@@ -192,9 +173,9 @@ def _without_bool(graph: Any) -> Iterator[str]:
     import torch
 
     for node in list(graph.nodes):
-        if not _named(node, COMPARISONS):
+        if operator_of(node) not in COMPARISONS:
             continue
-        pair = [_value(one) for one in node.args[:2]]
+        pair = [tensor_of(one) for one in node.args[:2]]
         if any(value is not None and value.dtype == torch.bool for value in pair):
             node.args = tuple(
                 one if value is None else _cast(graph, node, one, torch.uint8) if value.dtype == torch.bool else one
@@ -208,18 +189,15 @@ def _wrapped(graph: Any) -> Iterator[str]:
     import torch
 
     for node in list(graph.nodes):
-        if not _named(node, ("aten.index", "aten.index_put")):
+        if operator_of(node) not in ("aten.index", "aten.index_put"):
             continue
-        extents, indices = _value(node.args[0]).shape, list(node.args[1])
+        extents, indices = tensor_of(node.args[0]).shape, list(node.args[1])
         for d, index in enumerate(indices):
-            if index is None or _value(index).dtype not in (torch.int32, torch.int64) or _from_zero(index):
+            if index is None or tensor_of(index).dtype not in (torch.int32, torch.int64) or _from_zero(index):
                 continue
             if not isinstance(extents[d], int):
                 continue
-            with graph.inserting_before(node):
-                made = graph.call_function(torch.ops.aten.remainder.Scalar, (index, extents[d]))
-            made.meta["val"] = _value(index)
-            indices[d] = made
+            indices[d] = caller(graph, node)(torch.ops.aten.remainder.Scalar, index, extents[d])
             yield "indices counted from the end"
         node.args = (node.args[0], indices, *node.args[2:])
 
@@ -227,10 +205,10 @@ def _wrapped(graph: Any) -> Iterator[str]:
 def _selected(graph: Any) -> Iterator[str]:
     """Count a negative place on an axis from its start: TVM reads in front of the tensor there (``y[:, -1]``)."""
     for node in graph.nodes:
-        if not _named(node, ("aten.select",)) or node.args[2] >= 0:
+        if operator_of(node) != "aten.select" or node.args[2] >= 0:
             continue
         tensor, dim, place = node.args
-        extent = _value(tensor).shape[dim]
+        extent = tensor_of(tensor).shape[dim]
         if isinstance(extent, int):
             node.args = (tensor, dim, place + extent)
             yield "places counted from the end"
@@ -238,9 +216,9 @@ def _selected(graph: Any) -> Iterator[str]:
 
 def _from_zero(node: Any) -> bool:
     """Return True for positions from 0, whatever their shape."""
-    while _named(node, ("aten.unsqueeze", "aten.view", "aten.expand", "aten.clone", "aten._to_copy")):
+    while operator_of(node) in ("aten.unsqueeze", "aten.view", "aten.expand", "aten.clone", "aten._to_copy"):
         node = node.args[0]
-    return _named(node, ("aten.arange",)) != "" and str(node.target) == "aten.arange.start_step" and node.args[0] == 0
+    return operator_of(node) == "aten.arange" and str(node.target) == "aten.arange.start_step" and node.args[0] == 0
 
 
 def _pieced(graph: Any) -> Iterator[str]:
@@ -248,13 +226,13 @@ def _pieced(graph: Any) -> Iterator[str]:
     import torch
 
     for node in list(graph.nodes):
-        if not _named(node, ("aten.slice_scatter",)):
+        if operator_of(node) != "aten.slice_scatter":
             continue
         tensor, part = node.args[:2]
         given: list[Any] = [*node.args[2:], *[0, None, None, 1][len(node.args) - 2 :]]
         dim, start, end, step = given
         start = start or 0
-        length, extent = _value(part).shape[dim], _value(tensor).shape[dim]
+        length, extent = tensor_of(part).shape[dim], tensor_of(tensor).shape[dim]
         to_the_end = end is None or (isinstance(end, int) and end >= ENDLESS)
         fixed = isinstance(start, int) and start >= 0 and (to_the_end or isinstance(length, int))
         if isinstance(extent, int) or step != 1 or not fixed:
@@ -272,10 +250,7 @@ def _sliced(graph: Any, before: Any, node: Any, dim: int, start: int, end: int) 
     """Return a node with a slice of another."""
     import torch
 
-    with graph.inserting_before(before):
-        made = graph.call_function(torch.ops.aten.slice.Tensor, (node, dim, start, end))
-    made.meta["val"] = torch.ops.aten.slice.Tensor(_value(node), dim, start, end)
-    return made
+    return caller(graph, before)(torch.ops.aten.slice.Tensor, node, dim, start, end)
 
 
 def _with_whole_index(program: Any) -> Iterator[str]:
@@ -284,11 +259,11 @@ def _with_whole_index(program: Any) -> Iterator[str]:
 
     graph = program.graph_module.graph
     for node in list(graph.nodes):
-        if not _named(node, ("aten.index_put",)):
+        if operator_of(node) != "aten.index_put":
             continue
-        tensor, given = _value(node.args[0]), list(node.args[1])
+        tensor, given = tensor_of(node.args[0]), list(node.args[1])
         indices = [*given, *[None] * (tensor.dim() - len(given))]
-        kinds = [None if one is None else _value(one).dtype for one in indices]
+        kinds = [None if one is None else tensor_of(one).dtype for one in indices]
         at = [d for d, kind in enumerate(kinds) if kind is not None]
         left = [d for d, kind in enumerate(kinds) if kind is None]
         if not left or torch.bool in kinds or not all(isinstance(tensor.shape[d], int) for d in left):
@@ -297,15 +272,16 @@ def _with_whole_index(program: Any) -> Iterator[str]:
             yield "index_put as scatter"
             continue
         together = at == list(range(at[0], at[-1] + 1))
+        call = caller(graph, node)
         # The indices' own dimensions stand in the place of those that they index, or first.
-        own = max(_value(indices[d]).dim() for d in at)
+        own = max(tensor_of(indices[d]).dim() for d in at)
         before = [d for d in left if together and d < at[0]]
         after = [d for d in left if d not in before]
         whole: list[Any] = [None] * len(indices)
         for d in at:
             index = indices[d]
             for _ in after:
-                index = _unsqueezed(graph, node, index)
+                index = call(torch.ops.aten.unsqueeze.default, index, -1)
             whole[d] = index
         for place, d in [*enumerate(before), *((len(before) + own + n, d) for n, d in enumerate(after))]:
             shape = [1] * (len(left) + own)
@@ -320,30 +296,18 @@ def _scattered(graph: Any, node: Any, indices: list[Any], dim: int) -> bool:
     import torch
 
     aten, (tensor, _, values) = torch.ops.aten, node.args[:3]
-    index, shape = indices[dim], list(_value(tensor).shape)
-    given = _value(values).shape[dim - len(shape) :]
-    fits = _value(index).dim() == 1 and len(given) == len(shape) - dim
-    if not fits or str(given[0]) != str(_value(index).shape[0]):
+    index, shape = indices[dim], list(tensor_of(tensor).shape)
+    given = tensor_of(values).shape[dim - len(shape) :]
+    fits = tensor_of(index).dim() == 1 and len(given) == len(shape) - dim
+    if not fits or str(given[0]) != str(tensor_of(index).shape[0]):
         return False
     shape[dim] = -1
+    call = caller(graph, node)
     for _ in range(len(shape) - dim - 1):
-        index = _unsqueezed(graph, node, index)
-    with graph.inserting_before(node):
-        index, values = (graph.call_function(aten.expand.default, (one, shape)) for one in (index, values))
-    for one in (index, values):
-        one.meta["val"] = aten.expand.default(_value(one.args[0]), shape)
+        index = call(aten.unsqueeze.default, index, -1)
+    index, values = (call(aten.expand.default, one, shape) for one in (index, values))
     node.target, node.args = aten.scatter.src, (tensor, dim, index, values)
     return True
-
-
-def _unsqueezed(graph: Any, before: Any, node: Any) -> Any:
-    """Return a node with a last dimension of 1 added to another."""
-    import torch
-
-    with graph.inserting_before(before):
-        made = graph.call_function(torch.ops.aten.unsqueeze.default, (node, -1))
-    made.meta["val"] = _value(node).unsqueeze(-1)
-    return made
 
 
 def _folded(program: Any) -> Iterator[str]:

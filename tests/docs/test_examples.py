@@ -37,7 +37,7 @@ NIGHTLY = {
     "roller_bench.search": "learns for seconds",
 }
 #: Run by tests/torch/test_examples.py.
-OF_TORCH = {"roller_tvm.torch_backend", "roller_tvm.relax.torch_rewrites"}
+OF_TORCH = {"roller_tvm.torch_backend", "roller_tvm.relax.torch_nodes", "roller_tvm.relax.torch_rewrites"}
 #: They take something for given without any TVM.
 OF_CORE = {"roller_tvm.rammer.without_spills"}
 #: Examples of it change the process that runs them.
