@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import resource
 import time
 import traceback
@@ -18,6 +17,7 @@ from roller_bench import peers_graph
 from roller_bench.families import find
 from roller_bench.peers_graph import session_of
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, open_built
+from roller_bench.torch_running import arrays_of, opened_module
 from roller_tvm.errors import MeasureError, RollerError, UnsupportedOperator, last_line
 
 EXPORT, ONNX = "export", "onnx"
@@ -42,7 +42,7 @@ def check(name: str, paths: Sequence[str], folder: str, memory_gib: int) -> dict
     resource.setrlimit(resource.RLIMIT_DATA, (memory_gib << 30, memory_gib << 30))
     module, samples = find([name])[0].make()
     with torch.no_grad():
-        wanted = [_arrays(module(*sample)) for sample in samples]
+        wanted = [arrays_of(module(*sample)) for sample in samples]
     place, found = Path(folder, stem(name)), {}
     keep_inputs({str(n): one.numpy() for n, one in enumerate(samples[0])}, place.with_suffix(".inputs.npz"))
     for path in paths:
@@ -110,26 +110,16 @@ def open_onnxruntime(file: Path, inputs: Arrays, threads: int) -> Running:
 
 def open_torch(family: Path, _inputs: Arrays, threads: int, compiled: bool = False) -> Running:
     """Make a family's module again, by which its models were built, and run it as it is."""
-    os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
-    import torch
 
-    torch.set_num_threads(threads)
-    module, samples = find([str(family)])[0].make()
-    if compiled:
-        module = torch.compile(module)
+    def made() -> tuple[Any, tuple[Any, ...]]:
+        module, samples = find([str(family)])[0].make()
+        return module, samples[0]
 
-    def run() -> Any:
-        with torch.no_grad():
-            return module(*samples[0])
-
-    return Running(run, lambda: _arrays(run()))
+    return opened_module(made, threads, compiled)
 
 
 def open_inductor(family: Path, inputs: Arrays, threads: int) -> Running:
     """Open a family's module compiled by torch, its weights frozen."""
-    import torch._inductor.config
-
-    torch._inductor.config.freezing = True
     return open_torch(family, inputs, threads, compiled=True)
 
 
@@ -154,17 +144,13 @@ def _named(model: Any, sample: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(model.inputs, arrays, strict=True))
 
 
-def _arrays(result: Any) -> list[np.ndarray]:
-    return [one.numpy() for one in (result if isinstance(result, tuple) else (result,))]
-
-
 def in_float64(module: Any, samples: Sequence[tuple[Any, ...]]) -> list[list[np.ndarray]]:
     """Return the answers of a module computed in float64."""
     import torch
 
     exact = copy.deepcopy(module).double()
     with torch.no_grad():
-        return [_arrays(exact(*(one.double() if one.is_floating_point() else one for one in s))) for s in samples]
+        return [arrays_of(exact(*(one.double() if one.is_floating_point() else one for one in s))) for s in samples]
 
 
 def wide(answers: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:

@@ -87,32 +87,53 @@ def in_turns(files: Sequence[Path], seconds: float, outputs: Path | None = None)
 
 
 @contextlib.contextmanager
-def opened(files: Sequence[Path], limit_s: float | None = None) -> Iterator[list[Process]]:
+def opened(files: Sequence[Path]) -> Iterator[list[Process]]:
     """Open implementations, each in a process of its own that is then stopped; at the end they are killed.
 
     Raises
     ------
     MeasureError
-        An implementation cannot be run, or is not ready after the limit.
+        An implementation cannot be run.
     """
-    processes: list[Process] = []
+    with opened_if_possible(files) as processes:
+        for path, process in zip(files, processes, strict=True):
+            if process is None:
+                raise MeasureError("cannot be run: see above", str(path), kind="run error")
+        yield [process for process in processes if process is not None]
+
+
+@contextlib.contextmanager
+def opened_if_possible(
+    files: Sequence[Path], limit_s: float | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[list[Process | None]]:
+    """Open implementations side by side as `opened` does; None for one that cannot be run or is late.
+
+    Parameters
+    ----------
+    files : sequence of Path
+    limit_s : float, optional
+        Most seconds to wait for the next one to be ready.
+    env : mapping, optional
+        Variables of the processes' environment, beside this one's.
+    """
+    processes, ready = list[Process](), list[Process | None]()
     try:
         for path in files:
-            command, env = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS))), environment()
+            command = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS)))
+            own = environment(env)
             if other := Runnable.read(path).python:
-                command[0], env["PYTHONPATH"] = other, os.pathsep.join(OWN)
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+                command[0], own["PYTHONPATH"] = other, os.pathsep.join(OWN)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own)
             processes.append(process)
-        for path, process in zip(files, processes, strict=True):
+        for process in processes:
             late = threading.Timer(limit_s or threading.TIMEOUT_MAX, process.kill)
             late.daemon = True
             late.start()
             told = _line(process)
             late.cancel()
-            if told != "ready":
-                raise MeasureError("cannot be run: see above", str(path), kind="run error")
-            process.send_signal(signal.SIGSTOP)
-        yield processes
+            process.send_signal(signal.SIGSTOP if told == "ready" else signal.SIGKILL)
+            ready.append(process if told == "ready" else None)
+        yield ready
     finally:
         for process in processes:
             process.kill()

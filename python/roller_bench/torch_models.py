@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from roller_bench.families import torchvision_models
 from roller_bench.running import Arrays, Running, keep_inputs
+from roller_bench.torch_running import opened_module
 
 SEED = 0
 #: Tokens of a vocabulary that inputs are drawn from.
@@ -221,24 +219,12 @@ def export(name: str, folder: Path) -> None:
 
 def open_inductor(file: Path, _inputs: Arrays, threads: int) -> Running:
     """Open the module that an ONNX file was written from, compiled by torch, its weights frozen."""
-    os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
-    import torch
-    from torch._inductor import config
 
-    config.freezing = True
-    torch.set_num_threads(threads)
-    module, inputs = made(file.stem)
-    compiled, given = torch.compile(module), list(inputs.values())
+    def module() -> tuple[Any, list[Any]]:
+        found, inputs = made(file.stem)
+        return found, list(inputs.values())
 
-    def run() -> Any:
-        with torch.no_grad():
-            return compiled(*given)
-
-    def outputs() -> list[np.ndarray]:
-        found = run()
-        return [t.numpy() for t in (found if isinstance(found, (list, tuple)) else [found])]
-
-    return Running(run, outputs)
+    return opened_module(module, threads, compiled=True)
 
 
 if __name__ == "__main__":

@@ -212,6 +212,26 @@ def test_inputs_by_name_are_read_as_a_user_keeps_them(tmp_path):
     assert running.read_inputs(tmp_path / "kept.npz")["names"].tolist() == [0, 1, 2]
 
 
+def test_an_implementation_that_cannot_be_opened_leaves_the_others(tmp_path, monkeypatch):
+    """Side by side, in the environment asked for."""
+    keep_inputs({"x": np.ones(2, np.float32)}, tmp_path / "in.npz")
+    (tmp_path / "opens_some.py").write_text(
+        "import os\nfrom roller_bench.running import Running\n"
+        "def open_model(file, inputs, threads):\n"
+        "    factor = float(os.environ['FACTOR']) / (file.name != 'fails')\n"
+        "    return Running(lambda: None, lambda: [inputs['x'] * factor])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = [Runnable("opens_some:open_model", name, str(tmp_path / "in.npz"), 2).write(tmp_path / f"{name}.json")
+             for name in ("fails", "opens")]  # fmt: skip
+    with latency.opened_if_possible(files, env={"FACTOR": "3"}) as (failed, process):
+        assert failed is None and latency._asked(process, f"{tmp_path}/out.npz") == "written"
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["arr_0"].tolist() == [3.0, 3.0]
+    with pytest.raises(MeasureError, match="cannot be run: see above"), latency.opened(files):
+        pytest.fail("one cannot be run")
+
+
 @pytest.mark.skipif(len(latency.CPUS) < 2, reason="needs two CPUs")
 def test_a_process_that_tvm_gave_one_cpu_times_on_all(tmp_path, monkeypatch):
     """onnxruntime's two threads on one CPU took four times as long."""

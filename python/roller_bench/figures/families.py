@@ -16,7 +16,7 @@ from roller_bench.families import FAMILIES, Family, find
 from roller_bench.family_jobs import EAGER, EXPORT, INDUCTOR, ONNX, ONNXRUNTIME, PATHS, runnable
 from roller_bench.figures import add_out, append_lines, names, read_lines, tell
 from roller_bench.jobs import run_job
-from roller_bench.latency import Process, blocks_in_turns, opened
+from roller_bench.latency import blocks_in_turns, opened_if_possible
 from roller_bench.machine import commit, cpu_id
 from roller_bench.quiet import REST, wait
 from roller_tvm.device import cpu_device
@@ -127,16 +127,17 @@ def _built(asked: Jobs, args: argparse.Namespace, folder: Path) -> Iterator[dict
 
 
 def _timed(asked: Jobs, args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    """Open families in their runtimes, then time each family's in turns; yield a row for each runtime."""
+    """Open families in their runtimes side by side, then time each family's in turns; yield a row for each runtime."""
     with contextlib.ExitStack() as stack, work_folder() as files:
-        ready: dict[tuple[str, str], Process] = {}
-        for family, jobs in asked:
-            for job in jobs:
-                own = runnable(family, job.split()[1], folder, args.threads).write(Path(files, "runnable.json"))
-                try:
-                    ready[family, job] = stack.enter_context(opened([own], args.limit))[0]
-                except MeasureError as error:
-                    yield {"family": family, "job": job, "status": "failed", "reason": error.what}
+        every = [(family, job) for family, jobs in asked for job in jobs]
+        own = [runnable(family, job.split()[1], folder, args.threads).write(Path(files, f"{n}.json"))
+               for n, (family, job) in enumerate(every)]  # fmt: skip
+        kept = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}  # what torch compiled is there the next time
+        processes = stack.enter_context(opened_if_possible(own, args.limit, kept))
+        ready = {one: process for one, process in zip(every, processes, strict=True) if process is not None}
+        for family, job in every:
+            if (family, job) not in ready:
+                yield {"family": family, "job": job, "status": "failed", "reason": "cannot be run: see above"}
         with held(args.hold):
             for family, jobs in asked:
                 others, jobs = wait(REST_S), [job for job in jobs if (family, job) in ready]

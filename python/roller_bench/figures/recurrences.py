@@ -18,10 +18,10 @@ from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.latency import medians_in_turns
 from roller_bench.machine import cpu_kind
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
+from roller_bench.torch_running import opened_module
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import UnsupportedOperator, WrongAnswer
 from roller_tvm.stats import geomean
-from roller_tvm.tvm_env.pin import pin_calling_thread
 
 #: Seconds in which the implementations of a shape take turns.
 SECONDS = 2.0
@@ -170,29 +170,23 @@ def _runnable(opener: str, file: Path) -> Runnable:
 
 def open_torch(file: Path, inputs: Arrays, threads: int) -> Running:
     """Open torch's module of a shape, with the model's weights; its outputs are in ONNX's order."""
-    import torch
-
-    torch.set_num_threads(threads)
     shape = Shape(**json.loads(file.read_text()))
-    module = getattr(torch.nn, shape.kind)(shape.hidden, shape.hidden, shape.layers, bidirectional=shape.ways == 2)
-    with np.load(file.with_name(WEIGHTS)) as weights:
-        module.load_state_dict({name: torch.from_numpy(array) for name, array in _of_torch(shape, weights)})
-    x = torch.from_numpy(inputs["X"])
-    module.eval()
 
-    def run() -> Any:
-        with torch.inference_mode():
-            return module(x)
+    def made() -> tuple[Any, list[Any]]:
+        import torch
 
-    def outputs() -> list[np.ndarray]:
-        y, states = run()
+        module = getattr(torch.nn, shape.kind)(shape.hidden, shape.hidden, shape.layers, bidirectional=shape.ways == 2)
+        with np.load(file.with_name(WEIGHTS)) as weights:
+            module.load_state_dict({name: torch.from_numpy(array) for name, array in _of_torch(shape, weights)})
+        return module.eval(), [torch.from_numpy(inputs["X"])]
+
+    def arrays(result: Any) -> list[np.ndarray]:
+        y, states = result
         last = states if isinstance(states, tuple) else (states,)
         y = y.reshape(shape.steps, shape.batch, shape.ways, shape.hidden).transpose(1, 2)
         return [one.numpy() for one in (y, *(state[-shape.ways :] for state in last))]
 
-    run()
-    pin_calling_thread()
-    return Running(run, outputs)
+    return opened_module(made, threads, arrays=arrays)
 
 
 def _of_torch(shape: Shape, weights: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
