@@ -48,9 +48,14 @@ class Arrangement:
         n, c, h, w = plain
         return (n, c // self.block, h, w, self.block) if self.block else (n, h, w, c)
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Return the positions of a plain tensor's axes in this arrangement; of its channels, that of their blocks."""
+        return (0, 1, 2, 3) if self.block else (0, 3, 1, 2)
+
     def axes(self, plain: Sequence[int]) -> list[int]:
-        """Return the positions of axes (rows and columns are 2 and 3 of a plain tensor) in this arrangement."""
-        return [axis - (not self.block) for axis in plain]
+        """Return the positions of axes of a plain tensor in this arrangement."""
+        return [self.places[axis] for axis in plain]
 
     def place(self, n: Any, c: Any, h: Any, w: Any) -> tuple[Any, ...]:
         """Return the index of an element of a plain tensor."""

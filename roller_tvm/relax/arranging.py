@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm.tirx.analysis import undefined_vars
 
+from ..codegen.flat import number_of
 from ..te.winograd import transformed_weights
 from ..tir.nodes import analyzer_of_tvm
 from .arrangement import Arrangement, Convolution, blocked_convolution, winograd_convolution
@@ -21,42 +22,12 @@ from .transposed import in_squares, window_of
 
 #: Operators that treat every element alike.
 _ALIKE = {
-    f"relax.{name}"
-    for name in [
-        "abs",
-        "add",
-        "ceil",
-        "clip",
-        "cos",
-        "divide",
-        "erf",
-        "exp",
-        "floor",
-        "log",
-        "maximum",
-        "minimum",
-        "multiply",
-        "negative",
-        "power",
-        "round",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "sqrt",
-        "square",
-        "subtract",
-        "tan",
-        "tanh",
-        "trunc",
-        "nn.relu",
-        "nn.relu6",
-        "nn.leakyrelu",
-        "nn.gelu",
-        "nn.gelu_tanh",
-        "nn.silu",
-        "astype",
-    ]
-}
+    f"relax.{name}" for name in (
+        "abs", "add", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log", "maximum", "minimum", "multiply",
+        "negative", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
+        "nn.relu", "nn.relu6", "nn.leakyrelu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "astype",
+    )
+}  # fmt: skip
 _POOLS = {
     "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
     "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
@@ -247,6 +218,7 @@ class Arranger(relax.PyExprMutator):
             "relax.nn.adaptive_avg_pool2d": self._adaptive,
             "relax.mean": self._mean,
             "relax.image.resize2d": self._resized,
+            "relax.strided_slice": self._part,
         }
         rules |= dict.fromkeys(_POOLS, self._pooled)
         return rules[name](call) if name in rules else None
@@ -338,7 +310,26 @@ class Arranger(relax.PyExprMutator):
         forms = [self._form(f) for f in fields]
         if any(f is None for f in forms):
             return None
-        return relax.op.concat(forms, axis=1 if self.arrangement.block else 3)
+        return relax.op.concat(forms, axis=self.arrangement.places[1])
+
+    def _part(self, call: Any) -> Any | None:
+        """A slice of known bounds, of whole blocks of channels."""
+        told: list[list[Any]] = [[number_of(field) for field in arg.fields] for arg in call.args[1:]]
+        axes, begins, ends = told[:3]
+        if any(step != 1 for step in sum(told[3:], [])):
+            return None
+        shape, places = extents_of(call.args[0]) or (), self.arrangement.places
+        begin, end = list[int](), list[int]()
+        for axis, first, last in zip(axes, begins, ends, strict=True):
+            if first is None or last is None or not isinstance(extent := shape[axis], int):
+                return None
+            one = (self.arrangement.block or 1) if axis == 1 else 1
+            first, last, _ = slice(first, last).indices(extent)
+            if first % one or last % one:
+                return None
+            begin.append(first // one)
+            end.append(last // one)
+        return relax.op.strided_slice(self._form(call.args[0]), [places[axis] for axis in axes], begin, end)
 
     def _pooled(self, call: Any) -> Any:
         a, layout = call.attrs, self.arrangement.name

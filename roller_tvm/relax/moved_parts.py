@@ -2,7 +2,8 @@
 
 Attention writes queries, keys and values as one tensor, permutes it, and takes three parts of it; keys are turned once
 more. FuseOps makes no kernel of operators between which a tensor has several readers: the whole is written, then each
-part again. Here each part has the permutation to itself, and is one kernel with all that follows it.
+part again. Here each part has the permutation to itself, and is one kernel with all that follows it. A split becomes
+such parts too: its readers take them as they read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .dead_code import without_dead_code
 
 #: Operators that give each element of their result one element of their argument.
 _MOVES = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze")
-_PART = "relax.strided_slice"
+_PART, _SPLIT = "relax.strided_slice", "relax.split"
 
 
 @tvm.transform.module_pass(opt_level=0, name="MovedParts")
@@ -27,7 +28,8 @@ class MovedParts:
     """Move parts of tensors one by one; functions that write in place or branch stay.
 
     Only where each reader of what is moved takes a part, and the parts are no more than the whole. A ``take`` of one
-    known index becomes such a part. Put it before ``LegalizeOps``, after constants are folded.
+    known index and an element of a ``split`` become such parts. Put it before ``LegalizeOps``, after constants are
+    folded.
 
     Examples
     --------
@@ -42,7 +44,7 @@ class MovedParts:
 
 @relax.expr_functor.mutator
 class _Slices(relax.PyExprMutator):
-    """Makes a slice of a ``take`` of one index."""
+    """Makes slices of a ``take`` of one index, and of the parts of a ``split``."""
 
     def visit_call_(self, op: Any) -> Any:
         op = super().visit_call_(op)
@@ -56,6 +58,18 @@ class _Slices(relax.PyExprMutator):
             return op
         part = self.builder_.emit(relax.op.strided_slice(op.args[0], [axis], [at], [at + 1]))
         return relax.op.squeeze(part, [axis])
+
+    def visit_tuple_getitem_(self, op: Any) -> Any:
+        op = super().visit_tuple_getitem_(op)
+        split: Any = self.lookup_binding(op.tuple_value) if isinstance(op.tuple_value, relax.Var) else None
+        if operator_name(split) != _SPLIT or (shape := extents_of(split.args[0])) is None:
+            return op
+        axis = int(split.attrs.axis) % len(shape)
+        sizes = [(extents_of(field) or shape)[axis] for field in split.ty.fields]
+        if not all(isinstance(size, int) for size in [shape[axis], *sizes]) or sum(sizes) != shape[axis]:
+            return op  # of an open extent, or not in order
+        first = sum(sizes[: op.index])
+        return relax.op.strided_slice(split.args[0], [axis], [first], [first + sizes[op.index]])
 
 
 @relax.expr_functor.visitor

@@ -117,6 +117,24 @@ def test_what_is_arranged_stays_in_its_block_of_bindings(only):
     np.testing.assert_allclose(default_of(changed, inputs)[0], default(mod, inputs)[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("only", ARRANGEMENTS)
+def test_parts_of_channels_stay_arranged(only):
+    """Parts as of a split, of rows, and one that begins within a block."""
+    def body(builder, x, bounds=((1, 0, 16), (1, 16, 48), (1, -16, 99), (1, 8, 40))):
+        emit = builder.emit
+        y = emit(OP.nn.conv2d(x, const(64, 16, 1, 1)))
+        parts = [emit(OP.strided_slice(y, [axis], [first], [last])) for axis, first, last in bounds]
+        parts.append(emit(OP.strided_slice(y, [2, 1], [1, 0], [5, 32], [2, 1])))
+        a, b, c, d, e = (emit(OP.nn.conv2d(part, const(16, int(part.ty.shape[1]), 1, 1))) for part in parts)
+        rows = emit(OP.strided_slice(emit(OP.add(emit(OP.add(a, b)), emit(OP.add(c, d)))), [2, 3], [1, 2], [3, 5]))
+        return emit(OP.add(rows, emit(OP.strided_slice(e, [3], [3], [6]))))
+
+    mod, report = arranged(body, (1, 16, 6, 6), only=only)
+    assert report.convolutions == 6
+    # x, the result; what is read in steps, from what is made plain for it; in blocks what begins within one too
+    assert report.transformations == (5 if only == "blocked" else 4)
+
+
 def test_channels_that_are_no_whole_blocks_stay_plain():
     def body(builder, x):
         y = builder.emit(OP.nn.conv2d(x, const(24, 16, 1, 1)))

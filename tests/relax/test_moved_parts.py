@@ -90,6 +90,50 @@ def test_parts_that_are_more_than_the_whole_stay():
     check(mod, made)
 
 
+def split(x, sections, axis=1, taken=None):
+    """Parts of a tensor, each with work of its own."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = builder.emit(relax.op.split(builder.emit(relax.op.exp(x)), sections, axis))
+            taken = range(len(parts.ty.fields)) if taken is None else taken
+            made = [builder.emit(relax.op.negative(builder.emit(relax.TupleGetItem(parts, n)))) for n in taken]
+            out = builder.emit_output(relax.Tuple(made))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def tensor(*shape):
+    return relax.Var("x", relax.TensorType(shape, "float32"))
+
+
+def parts_of(mod, x):
+    machine = relax.VirtualMachine(tvm.compile(mod, target=M.TARGET), tvm.cpu())
+    return [part.numpy() for part in machine["main"](tvm.runtime.tensor(x))]
+
+
+@pytest.mark.parametrize("sections, axis, taken", [
+    (3, 1, None), ([2, 3], 1, None), ([2, 3], -1, [2, 0]), (4, 1, [0, 0, 3]), ([2], 0, [1, 0]),
+])  # fmt: skip
+def test_parts_of_a_split_are_slices(sections, axis, taken):
+    """Of 7 or 8 columns three or four parts, the last one shorter; parts that nothing reads; one that is read twice."""
+    mod = split(tensor(3, 7, 8), sections, axis, taken)
+    made = MovedParts()(mod)
+    assert count(made, "split") == 0 and count(made, "strided_slice") == count(mod, "negative")
+    x = np.random.default_rng(3).uniform(-1, 1, (3, 7, 8)).astype("float32")
+    for got, wanted in zip(parts_of(made, x), parts_of(mod, x), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    kernels = [str(v.name_hint) for v in prepare(mod, M.TARGET).get_global_vars() if "slice" in v.name_hint]
+    assert kernels and all("negative" in name for name in kernels), "each slice is one kernel with its reader"
+
+
+def test_a_split_of_an_open_extent_and_one_out_of_order_stay():
+    n = tvm.tirx.Var("n", "int64")
+    assert count(MovedParts()(split(tensor(3, n), 3)), "strided_slice") == 0
+    assert count(MovedParts()(split(tensor(n, 6), 3)), "strided_slice") == 3, "its rows are open"
+    assert count(MovedParts()(split(tensor(3, 6), [4, 2])), "strided_slice") == 0
+
+
 def test_an_index_out_of_bounds_and_one_that_is_not_known_stay_takes():
     builder = relax.BlockBuilder()
     x, n = relax.Var("x", relax.TensorType((3, 4), "float32")), relax.Var("n", relax.TensorType((), "int64"))
