@@ -37,6 +37,7 @@ from .dynamic import Buckets, Sizes
 from .empty import EmptyReductions, InitialValuesFirst, LoopsOfSome, ScansOfNothing
 from .enlarging import open_rules
 from .folding import FoldScales
+from .group_norms import GroupNorms
 from .grouped import GroupedProducts
 from .importers import bound
 from .kernels import LayoutFreeBuffers, pack_constants
@@ -113,7 +114,7 @@ def prepare(
         NormsInTraining(),
         passes.DecomposeOpsForInference(),
         SumsAsAdditions(),
-        *([SquaresOfPixels()] if target.kind.name == "llvm" else []),
+        *([SquaresOfPixels(), GroupNorms()] if target.kind.name == "llvm" else []),
         PowersAsProducts(),
         GroupedProducts(),
         PoolsOfPixels(),
