@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 from ..codegen.dialect import dialect_here
 from ..codegen.flat import access_of, is_load, kind_of, memory_of, parts_of
 from ..schedules.proofs.blocks import INSTANCE, Blocks, same
-from ..schedules.proofs.parts import axes_of_parts, axes_of_tiles
+from ..schedules.proofs.parts import Tiles, axes_of_parts
 from ..te.numbering import dtype_of_node
 
 #: A mark within a sum, which TVM reduces over threads by its form: the call hands its first argument on.
@@ -23,7 +23,7 @@ def marked(func: Any, blocks: Blocks) -> Any:
     A block of parts of a sum (``rfactor``) is marked as the block of which it has the parts. What adds these up is not.
     """
 
-    whole, parts = set[str](), set[int]()  # sums in parts, and the memory of these
+    whole, parts, tiles = set[str](), set[int](), Tiles()  # sums in parts, and the memory of these
 
     def seen(node: Any) -> None:
         if (found := blocks.of_parts(str(node.name_hint))) is not None and kind_of(node.body) == "BufferStore":
@@ -42,8 +42,8 @@ def marked(func: Any, blocks: Blocks) -> Any:
             return node
         if summed is not None:
             name, values = summed.name, axes_of_parts(summed, store, tirx.const(0, "int64"))
-        elif own is not None:
-            values = axes_of_tiles(own, store, values)
+        elif own is not None or is_load(store.value):
+            values = tiles.axes_of(own, store, values)
         if node.init is None:
             body = _around(store, name, values)
         elif (body := _marked_sum(store, name, values)) is None:

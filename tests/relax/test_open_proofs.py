@@ -154,6 +154,11 @@ def scores(b, x):
     return b.emit(relax.op.add(b.emit(relax.op.multiply(made, relax.const(0.5, "float32"))), made))
 
 
+def convolved(b, x):
+    """A convolution whose batch is open: its tiles read padded tiles, each of which begins where they do."""
+    return b.emit(relax.op.nn.relu(b.emit(relax.op.nn.conv2d(x, relax.const(values(4, 2, 3, 3)), padding=1))))
+
+
 def begun_elsewhere(func):
     """Yield (name, function): each tile's begin is another, the last one's among them."""
     yield from at_each_of(func, "a begin", tirx.Min, lambda node: node.a)
@@ -182,10 +187,13 @@ def wrong_sizes(func, reference, sizes):
     return [n for n in sizes if differs(n, False) or differs(n, True)]
 
 
-@pytest.mark.parametrize("body", [scores, lambda b, x: b.emit(relax.op.add(b.emit(relax.op.nn.relu(x)), x))])
-def test_wrong_kernels_of_open_extents_are_not_proven_by_blocks(body):
-    target, sizes = tvm.target.Target("llvm"), (1, 9, 17)
-    for scheduled, func in kernels(module(body, (var(), 4))):
+@pytest.mark.parametrize("body, shape, sizes", [
+    (scores, (4,), (1, 9, 17)), (lambda b, x: b.emit(relax.op.add(b.emit(relax.op.nn.relu(x)), x)), (4,), (1, 9, 17)),
+    (convolved, (2, 4, 4), (1, 2)),
+], ids=["scores", "added", "convolved"])  # fmt: skip
+def test_wrong_kernels_of_open_extents_are_not_proven_by_blocks(body, shape, sizes):
+    target = tvm.target.Target("llvm")
+    for scheduled, func in kernels(module(body, (var(), *shape))):
         marked, blocks = with_instances(scheduled, func, target)
         reference = loops_of(func, target)
 

@@ -30,14 +30,18 @@ class Flow:
         The same -> isl.UnionSet of iterations without a value.
     finals : dict
         Output -> isl.UnionMap from its elements to the statements whose values they hold at the end.
+    writers : dict
+        Output that one statement alone writes, maybe several times -> isl.UnionMap from its elements to all iterations
+        that write them; its finals are found by ``ended``.
     firsts : dict
-        The same of outputs of which trips of parallel loops write elements again, if the first of these is the last.
+        Finals of outputs of which trips of parallel loops write elements again, if the first of these is the last.
     """
 
     kernel: Kernel
     sources: dict[tuple[int, int], Any] = field(default_factory=dict)
     missing: dict[tuple[int, int], Any] = field(default_factory=dict)
     finals: dict[int, Any] = field(default_factory=dict)
+    writers: dict[int, Any] = field(default_factory=dict)
     firsts: dict[int, Any] = field(default_factory=dict)
     whole: bool = False
     roots: dict[tuple[int, int], Any] = field(default_factory=dict)  # what reads get through copies (``Origins``)
@@ -65,6 +69,15 @@ class Flow:
                 if access.buffer == buffer:
                     self.sources[s.number, n] = isl.UnionMap("{ }")
                     self.missing[s.number, n] = isl.UnionSet.from_set(access.homes.domain())
+
+    def ended(self) -> Flow:
+        """Return this with the finals of all outputs."""
+        for number, writers in self.writers.items():
+            if number not in self.finals:
+                self.finals[number] = writers.lexmax()
+                if number in self.kernel.again:
+                    self.firsts[number] = writers.lexmin()
+        return self
 
     def turned(self) -> Flow:
         """Return this where of the trips that write an element again the first one is the last."""
@@ -106,10 +119,7 @@ class Flow:
                     self.finals[buffer.number] = _union(told)
                     ends = []
                 elif len(sets) == 1 and not adds:
-                    back = sets[0].homes.reverse()
-                    self.finals[buffer.number] = _union([end.homes.apply_range(back.lexmax())])
-                    if buffer.number in self.kernel.again:
-                        self.firsts[buffer.number] = _union([end.homes.apply_range(back.lexmin())])
+                    self.writers[buffer.number] = _union([end.homes.apply_range(sets[0].homes.reverse())])
                     ends = []
         sinks = [read.homes.set_tuple_name(isl.dim_type.in_, name) for name, (_, _, read) in reads.items()]
         sinks += [end.homes for end in ends]

@@ -70,11 +70,12 @@ class _Instances:
 
     def outputs(self) -> None:
         """Compare all outputs, then what reaches them."""
-        if not self.flow.finals:
+        ends = self.flow.finals | self.flow.writers  # of which it does not matter which is the last
+        if not ends:
             raise _Open("no outputs")
         for position, buffer in enumerate(self.params):
             block = None if self.kernel.blocks is None else self.kernel.blocks.writing(position)
-            final = self.flow.finals.get(buffer.number)
+            final = ends.get(buffer.number)
             if block is None:
                 if final is None:  # an input
                     continue

@@ -8,10 +8,12 @@ is proven of a statement does not rely on them.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...codegen.flat import access_of, called, direct_parts, is_load, kind_of
+from ...codegen.flat import access_of, called, direct_parts, is_load, kind_of, memory_of
 from .blocks import Block, same
 from .digits import summands
 
@@ -44,30 +46,63 @@ def axes_of_parts(block: Block, store: Any, zero: Any) -> list[Any]:
     return [known.get(hash(axis.var), zero) for axis in block.axes]
 
 
-def axes_of_tiles(block: Block, store: Any, own: Sequence[Any]) -> list[Any]:
-    """Return the values of a block's axes that the store of a tile stands for: its own axes, and where tiles begin.
+class Tiles:
+    """Begins of the tensors of tiles within those of the whole, as far as the blocks before tell."""
 
-    Parameters
-    ----------
-    block : Block
-        The whole.
-    store : BufferStore
-        Of the tile's block, before it is lowered.
-    own : sequence of Var
-        The axes of the tile's block.
-    """
-    whole, inner = block.store, {hash(var) for var in own}
-    pairs = [*zip(whole.indices, store.indices, strict=False), *_indices(whole.value, store.value)]
-    found = list(own)
-    for n, (axis, var) in enumerate(zip(block.axes, own, strict=False)):
-        for index in (part for one, part in pairs if hash(one) == hash(axis.var)):
-            terms = {hash(node): (node, factor) for node, factor in summands(index) or ()}
-            _, factor = terms.pop(hash(var), (None, 0))
-            begins = any(kind_of(node) in ("Var", "SizeVar") for node, _ in terms.values())
-            if factor == 1 and begins and inner.isdisjoint(terms):
-                found[n] = index
-                break
-    return found
+    def __init__(self) -> None:
+        self._begins: dict[tuple[int, int], Any] = {}  # memory and its dimension -> begin
+
+    def axes_of(self, block: Block | None, store: Any, own: Sequence[Any]) -> list[Any]:
+        """Return the values of a block's axes that the store of a tile stands for: its own axes, and where tiles begin.
+
+        Parameters
+        ----------
+        block : Block or None
+            The whole, None for a copy of an input.
+        store : BufferStore
+            Of the tile's block, before it is lowered.
+        own : sequence of Var
+            The axes of the tile's block.
+        """
+        inner, found = {hash(var) for var in own}, list(own)
+        axes: list[Any] = [None for _ in own] if block is None else [axis.var for axis in block.axes]
+        pairs: list[tuple[Any, Any]] = []
+        if block is not None:
+            pairs += zip(block.store.indices, store.indices, strict=False)
+            pairs += self._read_at(block.store.value, store.value)
+        copied = self._places(store.value) if is_load(store.value) else []
+        for n, (axis, var) in enumerate(zip(axes, own, strict=False)):
+            for index in (*(part for one, part in pairs if hash(one) == hash(axis)), *copied):
+                if (begin := _begin(index, var, inner)) is not None:
+                    found[n] = index
+                    self._note(store, var, begin)
+                    break
+        return found
+
+    def _note(self, store: Any, var: Any, begin: Any) -> None:
+        for dim, index in enumerate(store.indices):
+            if hash(index) == hash(var):
+                self._begins[memory_of(store.buffer), dim] = begin
+
+    def _read_at(self, whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield the indices of reads of the whole and of a tile, the latter's as of the whole."""
+        for one, other in _reads(whole, part):
+            yield from zip(access_of(one)[1], self._places(other), strict=False)
+
+    def _places(self, load: Any) -> list[Any]:
+        buffer, indices = access_of(load)
+        begins = [self._begins.get((memory_of(buffer), dim)) for dim in range(len(indices))]
+        return [at if begin is None else at + begin for at, begin in zip(indices, begins, strict=True)]
+
+
+def _begin(index: Any, var: Any, inner: set[int]) -> Any:
+    """Return what is added to an axis in an index, None unless it depends on loops around the tile alone."""
+    terms = {hash(node): (node, factor) for node, factor in summands(index) or ()}
+    _, factor = terms.pop(hash(var), (None, 0))
+    begins = any(kind_of(node) in ("Var", "SizeVar") for node, _ in terms.values())
+    if factor != 1 or not begins or not inner.isdisjoint(terms):
+        return None
+    return functools.reduce(operator.add, (node * by if by != 1 else node for node, by in terms.values()))
 
 
 def _spatial(whole: Any, part: Any) -> Iterator[tuple[int, Any]]:
@@ -82,8 +117,14 @@ def _spatial(whole: Any, part: Any) -> Iterator[tuple[int, Any]]:
 
 def _indices(whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the indices of reads that stand at the same places of two values."""
+    for one, other in _reads(whole, part):
+        yield from zip(access_of(one)[1], access_of(other)[1], strict=False)
+
+
+def _reads(whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the reads that stand at the same places of two values."""
     if is_load(whole) and is_load(part):
-        yield from zip(access_of(whole)[1], access_of(part)[1], strict=False)
+        yield whole, part
     elif kind_of(whole) == kind_of(part) and called(whole) == called(part):
         for one, other in zip(direct_parts(whole), direct_parts(part), strict=False):
-            yield from _indices(one, other)
+            yield from _reads(one, other)

@@ -67,11 +67,13 @@ def prove_lowered(
     findings: list[Finding] = []
     notes: set[str] = set()
     cases, left = cases_of(func.body), OPERATIONS
-    for number, case in enumerate(cases):
-        share = left // (len(cases) - number)
+    kernels = [(case, read_kernel(func, replace(sizes, case=case), flat, blocks=blocks)) for case in cases]
+    kernels = [(case, kernel) for case, kernel in kernels if not kernel.never]
+    for number, (case, kernel) in enumerate(kernels):
+        share = left // (len(kernels) - number)
         now = time.process_time()
-        work = Work(share, now + (SECONDS - (now - start)) / (len(cases) - number))
-        own, more = _proven(func, reference, device, replace(sizes, case=case), flat, blocks, work)
+        work = Work(share, now + (SECONDS - (now - start)) / (len(kernels) - number))
+        own, more = _proven(kernel, reference, device, replace(sizes, case=case), flat, work)
         left -= share - work.left
         findings, notes = _worse(findings, own), notes | more
     nothing = Finding("bounds", UNDECIDED, f"no size from 1 to {sizes.largest} is as the model checks it")
@@ -89,13 +91,9 @@ def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
 
 
 def _proven(
-    func: Any, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, blocks: Blocks | None,
-    work: Work,
+    kernel: Kernel, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, work: Work
 ) -> tuple[list[Finding], set[str]]:  # fmt: skip
-    """Return what is proven of one of a function's kernels, nothing of one that never runs, and notes on it."""
-    kernel = read_kernel(func, sizes, flat, blocks=blocks)
-    if kernel.never:
-        return [], set()
+    """Return what is proven of one of a function's kernels, and notes on it."""
     questions: list[tuple[str, Callable[[], Finding]]] = [
         ("bounds", lambda: bounds(kernel)), ("written", lambda: written(kernel)),
         ("memory", lambda: within_device(kernel, device)), ("barriers", lambda: barriers(kernel)),
@@ -105,7 +103,7 @@ def _proven(
     flow = Flow(kernel)
     findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, work))
     notes = {SUMMED} if reference is not None and any(s.update for s in kernel.statements) else set[str]()
-    if blocks is not None and flow.whole:
+    if kernel.blocks is not None and flow.whole:
         by_data: set[tuple[int, int]] = set()
         findings.append(_asked("values", lambda: _of_blocks(flow, by_data), kernel, work))
         if findings[-1] == Finding("values", PROVEN) and by_data and findings[0].answer == UNDECIDED:
@@ -133,19 +131,16 @@ def _proven(
 
 
 def _of_blocks(flow: Flow, by_data: set[tuple[int, int]]) -> Finding:
-    for one in (flow, flow.turned()) if flow.firsts else (flow,):
-        found = compared(one)
-        if found.why:
-            return Finding("values", UNDECIDED, found.why)
-        by_data |= found.by_data  # the first has looked at as many statements
-    return Finding("values", PROVEN)
+    found = compared(flow)
+    by_data |= found.by_data
+    return Finding("values", UNDECIDED, found.why) if found.why else Finding("values", PROVEN)
 
 
 def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:
     if reference.kernel.unread:
         return Finding("values", UNDECIDED, reference.kernel.unread[0])
     for one in (flow, reference)[len(origins) :]:  # the others are from an earlier try
-        origins.append(Origins(one.found()))
+        origins.append(Origins(one.found().ended()))
     return same_values(origins[0], origins[1], flow.kernel)
 
 
