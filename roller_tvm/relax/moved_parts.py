@@ -20,7 +20,7 @@ from .dead_code import without_dead_code
 
 #: Operators that give each element of their result one element of their argument.
 _MOVES = ("relax.reshape", "relax.permute_dims", "relax.expand_dims", "relax.squeeze")
-_PART, _SPLIT = "relax.strided_slice", "relax.split"
+_PART, _SPLIT, _TOGETHER = "relax.strided_slice", "relax.split", "relax.concat"
 
 
 @tvm.transform.module_pass(opt_level=0, name="MovedParts")
@@ -44,7 +44,24 @@ class MovedParts:
 
 @relax.expr_functor.mutator
 class _Slices(relax.PyExprMutator):
-    """Makes slices of a ``take`` of one index, and of the parts of a ``split``."""
+    """Makes slices of a ``take`` of one index, and of the parts of a ``split``.
+
+    A split of a concatenation, moved or not, stays if all its parts are read: both are one kernel.
+    """
+
+    def __init__(self, mod: Any) -> None:
+        super().__init__(mod)
+        self._taken: dict[Any, set[int]] | None = None
+
+    def visit_function_(self, op: Any) -> Any:
+        if self._taken is None:  # the outermost
+            self._taken = {}
+            relax.analysis.post_order_visit(op, self._note)
+        return super().visit_function_(op)
+
+    def _note(self, node: Any) -> None:
+        if isinstance(node, relax.TupleGetItem) and self._taken is not None:
+            self._taken.setdefault(node.tuple_value, set()).add(node.index)
 
     def visit_call_(self, op: Any) -> Any:
         op = super().visit_call_(op)
@@ -60,9 +77,15 @@ class _Slices(relax.PyExprMutator):
         return relax.op.squeeze(part, [axis])
 
     def visit_tuple_getitem_(self, op: Any) -> Any:
+        taken = (self._taken or {}).get(op.tuple_value, ())
         op = super().visit_tuple_getitem_(op)
-        split: Any = self.lookup_binding(op.tuple_value) if isinstance(op.tuple_value, relax.Var) else None
+        split = self._made(op.tuple_value)
         if operator_name(split) != _SPLIT or (shape := extents_of(split.args[0])) is None:
+            return op
+        source = self._made(split.args[0])
+        while operator_name(source) in _MOVES:
+            source = self._made(source.args[0])
+        if operator_name(source) == _TOGETHER and len(taken) == len(split.ty.fields):
             return op
         axis = int(split.attrs.axis) % len(shape)
         sizes = [(extents_of(field) or shape)[axis] for field in split.ty.fields]
@@ -70,6 +93,10 @@ class _Slices(relax.PyExprMutator):
             return op  # of an open extent, or not in order
         first = sum(sizes[: op.index])
         return relax.op.strided_slice(split.args[0], [axis], [first], [first + sizes[op.index]])
+
+    def _made(self, var: Any) -> Any:
+        """Return what a variable is bound to, or None."""
+        return self.lookup_binding(var) if isinstance(var, relax.Var) else None
 
 
 @relax.expr_functor.visitor

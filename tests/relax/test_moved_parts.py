@@ -127,6 +127,26 @@ def test_parts_of_a_split_are_slices(sections, axis, taken):
     assert kernels and all("negative" in name for name in kernels), "each slice is one kernel with its reader"
 
 
+@pytest.mark.parametrize("taken, slices", [([0, 1, 0], 0), ([1], 1)])
+def test_a_split_of_a_concatenation_is_one_kernel_with_it(taken, slices):
+    """As ShuffleNet mixes channels; a part that nothing reads is not computed."""
+    x, builder = tensor(1, 6, 4), relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            both = builder.emit(relax.op.concat([builder.emit(relax.op.exp(x)), x], axis=1))
+            apart = builder.emit(relax.op.reshape(both, (1, 2, 6, 4)))
+            turned = builder.emit(relax.op.permute_dims(apart, [0, 2, 1, 3]))
+            parts = builder.emit(relax.op.split(builder.emit(relax.op.reshape(turned, (1, 12, 4))), 2, 1))
+            made = [builder.emit(relax.op.negative(builder.emit(relax.TupleGetItem(parts, n)))) for n in taken]
+            out = builder.emit_output(relax.Tuple(made))
+        builder.emit_func_output(out)
+    mod, given = builder.get(), np.random.default_rng(4).uniform(-1, 1, (1, 6, 4)).astype("float32")
+    made = MovedParts()(mod)
+    assert count(made, "strided_slice") == slices and count(made, "split") == 1 - slices
+    for got, wanted in zip(parts_of(made, given), parts_of(mod, given), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 def test_a_split_of_an_open_extent_and_one_out_of_order_stay():
     n = tvm.tirx.Var("n", "int64")
     assert count(MovedParts()(split(tensor(3, n), 3)), "strided_slice") == 0
