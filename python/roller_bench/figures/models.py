@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import statistics
 import subprocess
 import sys
 import time
@@ -45,7 +46,8 @@ def models(parser: argparse.ArgumentParser) -> None:
 
     Relax line, float32, all cores, random weights. Each implementation runs in a process of its own, in turns, and its
     outputs are compared with onnxruntime's. A peer may have an environment of its own: `--torch` (torch, torchvision,
-    timm, transformers, onnxscript), `--openvino`. Results are kept in the folder by kind of CPU.
+    timm, transformers, onnxscript), `--openvino`. Results are kept in the folder by kind of CPU; those of one commit
+    are put together by their medians (`--again`: the same file may run faster in another process).
     """
     parser.add_argument("--folder", type=Path, default=Path("build/models"), help="default %(default)s")
     parser.add_argument("--models", type=names, default=list(MODELS), help="only these")
@@ -57,7 +59,7 @@ def models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", action="store_true", help="only build")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no model after this time")
     parser.add_argument("--time", type=float, default=3.0, help="seconds of timing a model; default 3")
-    parser.add_argument("--again", action="store_true", help="time these models again")
+    parser.add_argument("--again", action="store_true", help="time these models again, in other processes")
     parser.add_argument("--note", default="", help="kept with the results ('loaded', say)")
     parser.set_defaults(run=_run)
 
@@ -80,7 +82,7 @@ def _run(args: argparse.Namespace) -> int:
     threads, kind = cpu_device().units, cpu_kind(cpu_device())
     set_threads(threads)
     file = args.folder / "times.jsonl"
-    known = {r["model"]: r for r in read_lines(file) if r["cpu"] == kind}
+    known = {row["model"]: row for row in together([r for r in read_lines(file) if r["cpu"] == kind])}
     ready = [name for name in args.models if _file(args, name, "onnx").is_file()]
     for name in ready:
         if in_time() and not _file(args, name, "so").is_file():
@@ -96,8 +98,9 @@ def _run(args: argparse.Namespace) -> int:
                 about = {"model": name, "cpu": kind, "date": str(datetime.date.today()), "note": args.note}
                 yield {**about, "commit": commit(), **_times(args, name, threads)}
 
-    for row in append_lines(file, timed()):
-        known[row["model"]] = row
+    for _ in append_lines(file, timed()):
+        pass
+    known = {row["model"]: row for row in together([r for r in read_lines(file) if r["cpu"] == kind])}
     print(table([known[n] for n in args.models if n in known]))
     return LEFT if any(n not in known for n in args.models) else 0
 
@@ -136,6 +139,25 @@ def _times(args: argparse.Namespace, name: str, threads: int) -> dict[str, Any]:
     if not errors[OURS] <= TOLERANCE:
         failed[OURS] = f"differs from onnxruntime by {errors[OURS]:.2g}"
     return {"seconds": seconds, "errors": errors, "failed": failed}
+
+
+def together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row a model: medians of its rows of the last commit. The same file runs faster in some processes.
+
+    Examples
+    --------
+    >>> rows = [{"model": "net", "commit": "1", "seconds": {"ours": s}} for s in (3.0, 1.0, 2.0)]
+    >>> together(rows)
+    [{'model': 'net', 'commit': '1', 'seconds': {'ours': 2.0}}]
+    """
+    last = {row["model"]: row for row in rows}
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["commit"] == last[row["model"]]["commit"]:
+            for peer, seconds in row["seconds"].items():
+                found.setdefault(row["model"], {}).setdefault(peer, []).append(seconds)
+    medians = {name: {peer: statistics.median(s) for peer, s in own.items()} for name, own in found.items()}
+    return [{**row, "seconds": medians[name]} for name, row in last.items()]
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
-from roller_bench.figures.products import kernel_of
 from roller_bench.machine import commit, cpu_kind
 from roller_bench.running import read_inputs
 from roller_tvm.device import cpu_device
@@ -117,11 +116,15 @@ def _opened(func: Any, scheduled: Any, target: Any) -> Callable[[], object]:
     """Return what runs a kernel on random operands, its constants packed."""
     import tvm
 
+    from roller_tvm.relax.kernels import split_packing
+    from roller_tvm.relax.rewrites import cpu_code
     from roller_tvm.tir.nodes import parameters
 
     rng = np.random.default_rng(0)
     arrays = [_array(rng, [int(e) for e in p.shape], str(p.dtype)) for p in parameters(func)]
-    built, operands = kernel_of(scheduled, arrays[:-1], target)
+    kernel, packed = split_packing(scheduled, dict(enumerate(arrays[:-1])), target)
+    built = tvm.compile(cpu_code()(tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})), target)
+    operands = [packed[n] for n in range(len(arrays) - 1)]
     call, held = built["main"], [*map(tvm.runtime.tensor, (*operands, arrays[-1]))]
     call(*held)
     return lambda: call(*held)

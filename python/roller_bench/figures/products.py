@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib.util
 import json
-import math
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,15 +19,13 @@ import numpy as np
 
 from roller_bench.figures import LEFT, append_lines, names, read_lines
 from roller_bench.latency import medians_in_turns
-from roller_bench.machine import cpu_kind
+from roller_bench.machine import commit, cpu_kind
 from roller_bench.peers_graph import session_of
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
-from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target
+from roller_tvm.device import DeviceSpec, cpu_device
 from roller_tvm.errors import UsageError, WrongAnswer
-from roller_tvm.folders import work_folder
 from roller_tvm.stats import geomean
 from roller_tvm.tvm_env.pin import pin_calling_thread
-from roller_tvm.tvm_env.threads import set_threads
 
 Shape = tuple[int, int, int]  # rows, K, N
 #: Rows, and (K, N) of layers: BERT-base, GPT-2 and ViT-B/16; ViT-L; Llama-7B; an audio encoder; GPT-2's words.
@@ -41,69 +41,63 @@ SHAPES: tuple[Shape, ...] = (
 #: Seconds in which the implementations of a product take turns.
 SECONDS = 1.0
 OURS = "ours"
-#: Files of a product's folder beside its kernels and their arguments.
-CASE, ANSWER = "case.json", "answer.npy"
+#: Implementation -> what opens it, as `Runnable` has it, and the kind of file.
+OPENERS = {
+    OURS: ("roller_bench.running:open_built", "so"), "onnxruntime": (f"{__name__}:open_onnxruntime", "onnx"),
+    "torch": (f"{__name__}:open_torch", "onnx"),
+}  # fmt: skip
 #: Of the reference's largest magnitude: sums of thousands of products in float32.
 TOLERANCE = 1e-4
 
 
 def products(parser: argparse.ArgumentParser) -> None:
-    """Time products of 60 shapes by a constant: Roller's first plan, onnxruntime, and torch where it is installed.
+    """Time products of 60 shapes by a constant: as Roller builds them, onnxruntime and torch.
 
-        .venv/relax/bin/python -m roller_bench products --build            # compile the kernels, time nothing
+        .venv/relax/bin/python -m roller_bench products --build            # compile the products, time nothing
         .venv/relax/bin/python -m roller_bench products --seconds 20       # time some; the same command goes on
         ... products --shapes 197x768x3072,197x3072x768 --again
-        ... products --target "llvm -mcpu=znver3 -num-cores=2" --simd avx2
+        ... products --peers onnxruntime,torch --torch ~/torch/bin/python
 
-    Relax line. Shapes are rows x K x N. Each implementation runs in a process of its own, in turns; medians of the
-    rounds. A share of 1 is the FMA peak, or the rate of the nearest memory that holds the operands, whichever binds.
-    Answers are compared with numpy's. Prints each shape, with the kind of CPU, then geometric means and extremes.
+    Relax line. Shapes are rows x K x N. Each is an ONNX model of one product, built with nothing measured. Each
+    implementation runs in a process of its own, in turns; medians of the rounds. A share of 1 is the FMA peak, or the
+    rate of the nearest memory that holds the operands, whichever binds. Answers are compared with numpy's. Prints each
+    shape, with the kind of CPU, then geometric means and extremes.
     """
-    parser.add_argument("--kernels", type=Path, default=Path("build/products"), help="folder; default %(default)s")
+    parser.add_argument("--folder", type=Path, default=Path("build/products"), help="default %(default)s")
     parser.add_argument("--shapes", type=names, help="only these, as ROWSxKxN with commas")
-    parser.add_argument("--target", help="target; default: this CPU")
     parser.add_argument("--build", action="store_true", help="only build")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no new shape after this time")
-    parser.add_argument("--plans", type=int, default=1, help="plans to time; the first is the model's; default 1")
     parser.add_argument("--again", action="store_true", help="forget earlier times of these shapes")
-    parser.add_argument("--peers", type=names, default=["onnxruntime", "torch"], help="default onnxruntime,torch")
+    told = "onnxruntime and torch, with commas; default those that are installed"
+    parser.add_argument("--peers", type=names, help=told)
+    parser.add_argument("--torch", default=sys.executable, help="Python with torch and onnx; default this one")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    begun = time.monotonic()
-    device, target = _machine(args.target)
+    begun, device = time.monotonic(), cpu_device()
     shapes = [_shape(text) for text in args.shapes] if args.shapes else list(SHAPES)
-    args.kernels.mkdir(parents=True, exist_ok=True)
-    file = args.kernels / "times.jsonl"
+    peers = args.peers or [name for name in OPENERS if name != OURS and importlib.util.find_spec(name)]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    file, kind = args.folder / "times.jsonl", cpu_kind(device)
     for shape in shapes:
-        if not (args.kernels / _name(shape) / CASE).is_file():
-            build(shape, args.kernels / _name(shape), args.plans, target, device)
+        if not _file(args, shape, "json").is_file():
+            _build(args, shape, device.units)
     if args.build:
         return 0
-    kind = cpu_kind(device)
     known = {tuple(r["shape"]): r for r in read_lines(file) if r["cpu"] == kind}
     left = [s for s in shapes if args.again or s not in known]
 
     def timed() -> Iterator[dict[str, Any]]:
         for shape in left:
             if time.monotonic() - begun < args.seconds:
-                yield {"shape": shape, "cpu": kind, **_times(args, shape, device)}
+                about = {"shape": shape, "cpu": kind, "date": str(datetime.date.today()), "commit": commit()}
+                yield {**about, **_times(args, shape, peers, device)}
 
     for row in append_lines(file, timed()):
         known[tuple(row["shape"])] = row
     print(_table([known[s] for s in shapes if s in known]))
     return LEFT if any(s not in known for s in shapes) else 0
-
-
-def _machine(target: str | None) -> tuple[DeviceSpec, Any]:
-    from roller_tvm.relax.devices import device_of
-    from roller_tvm.relax.targets import make_target
-
-    units = cpu_device().units
-    set_threads(units)
-    made = make_target(target or default_cpu_target(threads=units))
-    return device_of(None, made), made
 
 
 def _shape(text: str) -> Shape:
@@ -118,68 +112,48 @@ def _name(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
-def kernel_of(scheduled: Any, arrays: Sequence[np.ndarray], target: Any) -> tuple[Any, list[np.ndarray]]:
-    """Return a scheduled function's kernel as the pipeline builds it, and its operands, those that it packs packed."""
-    import tvm
-
-    from roller_tvm.relax.kernels import split_packing
-    from roller_tvm.relax.rewrites import cpu_code
-
-    kernel, packed = split_packing(scheduled, dict(enumerate(arrays)), target)
-    mod = tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
-    return tvm.compile(cpu_code()(mod), target), [packed[n] for n in range(len(arrays))]
+def _file(args: argparse.Namespace, shape: Shape, suffix: str) -> Path:
+    return Path(args.folder, f"{_name(shape)}.{suffix}")
 
 
-def build(shape: Shape, folder: Path, plans: int, target: Any, device: Any) -> None:
-    """Build kernels of the best plans; write them, their arguments and the answer to files."""
-    from tvm import te, topi
+def _build(args: argparse.Namespace, shape: Shape, threads: int) -> None:
+    """Write the model of a product and its input; build it as its user does, and note what is predicted."""
+    import onnx
+    from onnx import helper, numpy_helper
 
-    from roller_tvm.relax.candidates import make_candidates
+    import roller_tvm
 
-    folder.mkdir(parents=True, exist_ok=True)
-    values = _values(shape)
-    a, b = (te.placeholder(v.shape, name=name) for v, name in zip(values, "AB", strict=True))
-    func = te.create_prim_func([a, b, topi.matmul(a, b)], index_dtype_override="int64")
-    notes = []
-    for number, (candidate, schedule) in enumerate(make_candidates(func, device, plans, (1,)).schedules()):
-        built, operands = kernel_of(schedule.mod["main"], values, target)
-        built.export_library(str(folder / f"{number}.so"))
-        np.savez(folder / f"{number}.npz", *operands)
-        notes.append([number, candidate.ranked.seconds, str(candidate.ranked.plan.programs[-1])])
-    np.save(folder / ANSWER, values[0] @ values[1])
-    about = {"name": _name(shape), "flops": 2.0 * math.prod(shape), "plans": notes}
-    (folder / CASE).write_text(json.dumps(about, indent=1))
-
-
-def open_ours(file: Path, arrays: Arrays, threads: int) -> Running:
-    """Open a kernel that `build` wrote, on its arguments; the last one is the answer."""
-    import tvm
-
-    set_threads(threads)
-    module, shape = tvm.runtime.load_module(str(file))["main"], np.load(file.with_name(ANSWER), mmap_mode="r").shape
-    args = [*map(tvm.runtime.tensor, arrays.values()), tvm.runtime.tensor(np.zeros(shape, np.float32))]
-    module(*args)  # the pool exists from here on
-    pin_calling_thread()
-    return Running(lambda: module(*args), lambda: [module(*args), args[-1].numpy()][1:])
+    left, right = _values(shape)
+    number, out = onnx.TensorProto.FLOAT, [shape[0], shape[2]]
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["A", "B"], ["C"])], "product",
+        [helper.make_tensor_value_info("A", number, left.shape)], [helper.make_tensor_value_info("C", number, out)],
+        [numpy_helper.from_array(right, "B")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(_file(args, shape, "onnx")))
+    keep_inputs({"A": left}, _file(args, shape, "npz"))
+    built = roller_tvm.compile(str(_file(args, shape, "onnx")), threads=threads)
+    built.save(_file(args, shape, "so"))
+    plans = built.report().plans
+    told = {"predicted": sum(p.calls * (p.predicted_s or 0.0) for p in plans), "plans": [p.plan for p in plans]}
+    _file(args, shape, "json").write_text(json.dumps(told, indent=1))
 
 
-def _times(args: argparse.Namespace, shape: Shape, device: DeviceSpec) -> dict[str, Any]:
+def _times(args: argparse.Namespace, shape: Shape, peers: Sequence[str], device: DeviceSpec) -> dict[str, Any]:
     """Return the median seconds of everything that computes a product, and what was predicted."""
-    folder, answer = args.kernels / _name(shape), [np.load(args.kernels / _name(shape) / ANSWER)]
-    plans = json.loads((folder / CASE).read_text())["plans"]
-    made = partial(Runnable, threads=device.units)
-    with work_folder() as place:
-        values = Path(place, "values.npz")
-        keep_inputs(dict(zip("AB", _values(shape), strict=True)), values)
-        asked = {f"plan {n}" if n else OURS: made(f"{__name__}:open_ours", str(folder / f"{n}.so"),
-                                                  str(folder / f"{n}.npz")) for n, _, _ in plans[: args.plans]}
-        asked |= {name: made(f"{__name__}:open_{name}", str(values), str(values))
-                  for name in args.peers if importlib.util.find_spec(name)}
-        taken, outputs = medians_in_turns(asked, SECONDS)
+    left, right = _values(shape)
+    made = partial(Runnable, inputs=str(_file(args, shape, "npz").resolve()), threads=device.units)
+    asked = {}
+    for name in (OURS, *peers):
+        opener, suffix = OPENERS[name]
+        asked[name] = made(opener, str(_file(args, shape, suffix).resolve()), python=args.torch * (name == "torch"))
+    taken, outputs = medians_in_turns(asked, SECONDS)
     for name, found in outputs.items():
-        if not (error := relative_error(found, answer)) <= TOLERANCE:
+        if not (error := relative_error(found, [left @ right])) <= TOLERANCE:
             raise WrongAnswer(f"{name} is wrong by {error:.1e} of the largest element", _name(shape))
-    return {"seconds": taken, "predicted": plans[0][1], "roof": roof(shape, device), "plan": plans[0][2]}
+    told = json.loads(_file(args, shape, "json").read_text())
+    return {"seconds": taken, "roof": roof(shape, device), **told}
 
 
 def _values(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
@@ -188,25 +162,15 @@ def _values(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
 
 
-def open_onnxruntime(_file: Path, arrays: Arrays, threads: int) -> Running:
-    """Open onnxruntime's MatMul by a constant, into memory of its own."""
-    import onnx
+def open_onnxruntime(file: Path, arrays: Arrays, threads: int) -> Running:
+    """Open onnxruntime's product into memory of its own."""
     import onnxruntime
-    from onnx import helper, numpy_helper
 
-    left, right = arrays.values()
-    kind, shape = onnx.TensorProto.FLOAT, [left.shape[0], right.shape[1]]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["A", "B"], ["C"])], "product",
-        [helper.make_tensor_value_info("A", kind, left.shape)], [helper.make_tensor_value_info("C", kind, shape)],
-        [numpy_helper.from_array(right, "B")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session = session_of(model.SerializeToString(), threads)
+    session = session_of(file, threads)
     binding = session.io_binding()
     value = onnxruntime.OrtValue.ortvalue_from_numpy
-    out = value(np.zeros(shape, np.float32))
-    binding.bind_ortvalue_input("A", value(left))
+    out = value(np.zeros(session.get_outputs()[0].shape, np.float32))
+    binding.bind_ortvalue_input("A", value(arrays["A"]))
     binding.bind_ortvalue_output("C", out)
 
     def run() -> object:
@@ -216,12 +180,16 @@ def open_onnxruntime(_file: Path, arrays: Arrays, threads: int) -> Running:
     return Running(run, lambda: [run(), out.numpy()][1:])
 
 
-def open_torch(_file: Path, arrays: Arrays, threads: int) -> Running:
+def open_torch(file: Path, arrays: Arrays, threads: int) -> Running:
     """Open torch's product into memory of its own."""
+    os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
+    import onnx
     import torch
+    from onnx import numpy_helper
 
     torch.set_num_threads(threads)
-    a, b = map(torch.from_numpy, arrays.values())
+    right = numpy_helper.to_array(onnx.load(str(file)).graph.initializer[0]).copy()
+    a, b = torch.from_numpy(arrays["A"]), torch.from_numpy(right)
     out = torch.zeros(a.shape[0], b.shape[1])
     return Running(lambda: torch.mm(a, b, out=out), lambda: [torch.mm(a, b, out=out).numpy()])
 
