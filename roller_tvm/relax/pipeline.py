@@ -42,6 +42,7 @@ from .grouped import GroupedProducts
 from .importers import bound
 from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
+from .live_taps import LiveTaps
 from .long_sums import CutLongSums
 from .lowered import require_lowered
 from .matrix_products import MatrixProducts
@@ -118,6 +119,7 @@ def prepare(
         PowersAsProducts(),
         GroupedProducts(),
         PoolsOfPixels(),
+        LiveTaps(),
         FoldScales(),
         MovedParts(),
         passes.CanonicalizeBindings(),
