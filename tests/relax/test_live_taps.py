@@ -54,7 +54,7 @@ def test_of_an_open_batch():
 
 @pytest.mark.parametrize("shape, kernel, options", [
     ((1, 8, 7, 9), (16, 8, 3, 3), {"padding": 6, "dilation": 6}),  # each tap meets some element
-    ((1, 8, 5, 5), (16, 8, 2, 2), {"padding": (9, 9, 0, 0), "dilation": 10}),  # a window would begin behind the first element
+    ((1, 8, 5, 5), (16, 8, 2, 2), {"padding": (9, 9, 0, 0), "dilation": 10}),  # no negative padding
     ((1, 8, 7, 7), (16, 8, 3, 3), {"padding": 1}),
 ])  # fmt: skip
 def test_others_stay(shape, kernel, options):
