@@ -130,17 +130,23 @@ class Convolution:
         return self.groups > 1 and self.groups == self.data[1] == self.weights[0]
 
     @property
+    def results(self) -> tuple[int, int]:
+        """Rows and columns of the result."""
+        (top, left, bottom, right), sides = self.padding, self.data[2:]
+        axes = zip(sides, (top + bottom, left + right), self.weights[2:], self.dilation, self.strides, strict=True)
+        rows, columns = ((side + more - (window - 1) * d - 1) // s + 1 for side, more, window, d, s in axes)
+        return rows, columns
+
+    @property
     def tiles(self) -> tuple[int, ...]:
         """Tiles of Winograd's algorithm that may pay; none unless its window is 3x3, its strides are 1."""
         plain = self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1
         exact = self.dtype == self.out_dtype == "float32"  # transforms lose digits, of which halves have few
         if not (plain and exact and self.weights[2:] == (WINDOW, WINDOW)):
             return ()
-        (n, c, h, w), (top, left, bottom, right), pairs = self.data, self.padding, prod(self.weights[:2])
-        rows = h + top + bottom - WINDOW + 1, w + left + right - WINDOW + 1
-        needs = {}
+        (n, c, *_), pairs, needs = self.data, prod(self.weights[:2]), {}
         for tile in POINTS:
-            points = n * prod(-(-extent // tile) * (tile + WINDOW - 1) for extent in rows)
+            points = n * prod(-(-extent // tile) * (tile + WINDOW - 1) for extent in self.results)
             moved = points * (c + self.weights[0]) + (tile + WINDOW - 1) ** 2 * pairs
             needs[tile] = points * pairs, moved  # products, and elements of images, results and weights
         fewest = [min(need) for need in zip(*needs.values(), strict=True)]
@@ -159,8 +165,7 @@ class Convolution:
         (n, c, *sides), (channels, _, *window) = self.data, self.weights
         top, left, bottom, right = self.padding
         padded = [side + more for side, more in zip(sides, (top + bottom, left + right), strict=True)]
-        reach = [(w - 1) * d for w, d in zip(window, self.dilation, strict=True)]
-        rows = [(p - r - 1) // s + 1 for p, r, s in zip(padded, reach, self.strides, strict=True)]
+        reach, rows = [(w - 1) * d for w, d in zip(window, self.dilation, strict=True)], self.results
         exact = self.dtype == self.out_dtype == "float32" and self.groups == 1
         if not exact or not self.fixed or (any(reach) and self.strides != (1, 1)):
             return None

@@ -18,7 +18,7 @@ from .constants import array_of, is_constant
 from .dataflow import extents_of
 from .enlarging import repeated, whole_multiples
 from .open_winograd import open_winograd
-from .transposed import in_squares, window_of
+from .pixel_moves import move_of
 
 #: Operators that treat every element alike.
 _ALIKE = {
@@ -211,7 +211,7 @@ class Arranger(relax.PyExprMutator):
         if name == "relax.concat":
             return self._concat(call)
         if name == "relax.call_tir":
-            return self._squares(call)
+            return self._moved(call)
         if not call.args or not self._is_arranged(call.args[0]):
             return None
         rules: dict[str, Callable[[Any], Any]] = {
@@ -296,10 +296,10 @@ class Arranger(relax.PyExprMutator):
             args.append(form)
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
-    def _squares(self, call: Any) -> Any | None:
-        if (window := window_of(self.module, call)) is None or not self._is_arranged(data := call.args[1].fields[0]):
+    def _moved(self, call: Any) -> Any | None:
+        if (move := move_of(self.module, call)) is None or not self._is_arranged(data := call.args[1].fields[0]):
             return None
-        return in_squares(self.builder_, self.arranged[data], window, self.arrangement, extents_of(data) or ())
+        return move.call(self.builder_, self.arranged[data], self.arrangement, extents_of(data) or ())
 
     def _concat(self, call: Any) -> Any | None:
         fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()

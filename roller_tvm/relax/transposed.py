@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax
 
-from ..tir.nodes import analyzer_of_tvm
-from .arrangement import Arrangement
 from .constants import array_of
-from .modules import called_tir, changed_by
-
-#: Attribute of a function that makes squares of channels: rows and columns of a square.
-SQUARES = "roller_squares"
-#: TVM's kInjective: what treats every element alike is fused into it, and a transpose.
-_INJECTIVE = 2
+from .modules import changed_by
+from .pixel_moves import SQUARES, Move
 
 
 @tvm.transform.module_pass(opt_level=0, name="SquaresOfPixels")
@@ -59,51 +52,4 @@ class _Squares(relax.PyExprMutator):
         squares = np.ascontiguousarray(weights.transpose(2, 3, 1, 0).reshape(high * wide * outputs, inputs, 1, 1))
         own = relax.const(squares, str(call.args[1].ty.dtype))
         pixels = self.builder_.emit(relax.op.nn.conv2d(call.args[0], own, out_dtype=a.out_dtype))
-        return in_squares(self.builder_, pixels, (high, wide), None, list(pixels.ty.shape.values))
-
-
-def in_squares(
-    builder: Any, pixels: Any, window: Sequence[int], arrangement: Arrangement | None, shape: Sequence[Any]
-) -> Any:
-    """Return the call that makes a square of each pixel: its channels are those of the square's pixels.
-
-    Parameters
-    ----------
-    builder : relax.BlockBuilder
-    pixels : relax.Expr
-        In the arrangement, or plain.
-    window : sequence of int
-        Rows and columns of a square.
-    arrangement : Arrangement, optional
-    shape : sequence of extents
-        Of the plain pixels.
-    """
-    high, wide = window
-    n, c, h, w = shape
-    simplify, channels = analyzer_of_tvm().simplify, int(c) // (high * wide)
-    whole = (n, channels, simplify(h * high), simplify(w * wide))
-
-    def squares(pixels: Any) -> Any:
-        def element(*at: Any) -> Any:
-            n, c, y, x = at if arrangement is None else arrangement.plain_place(*at)
-            own = (n, (y % high * wide + x % wide) * channels + c, y // high, x // wide)
-            return pixels[own if arrangement is None else arrangement.place(*own)]
-
-        return te.compute(whole if arrangement is None else arrangement.shape(whole), element, name="squares")
-
-    attrs = {"op_pattern": _INJECTIVE, SQUARES: [high, wide]}
-    return builder.call_te(squares, pixels, primfunc_name_hint="squares", primfunc_attrs=attrs)
-
-
-def window_of(mod: Any, call: Any) -> tuple[int, int] | None:
-    """Return the rows and columns of the squares that a call of `in_squares` makes; None of another call."""
-    if (func := called_tir(call)) is None:
-        return None
-    attrs = mod[func].attrs
-    if attrs is None or SQUARES not in attrs:
-        return None
-    high, wide = map(int, attrs[SQUARES])
-    return high, wide
-
-
-__all__ = ["SquaresOfPixels", "in_squares", "window_of"]
+        return Move(SQUARES, high, wide).call(self.builder_, pixels, None, list(pixels.ty.shape.values))
