@@ -126,9 +126,10 @@ class Operand:
             if d in self.divided:
                 extent = self._quotient_extents(d, tiles)
             else:
-                extent = 1
+                extent, places = 1, 1
                 for a, c in dim:
-                    extent = extent + c * (tiles[a] - 1)
+                    extent, places = extent + c * (tiles[a] - 1), places * tiles[a]
+                extent = min(extent, places) if isinstance(extent, int) else np.minimum(extent, places)
             found.append(min(extent, full) if isinstance(extent, int) else np.minimum(extent, full))
         return found
 
