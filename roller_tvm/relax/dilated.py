@@ -1,26 +1,34 @@
-"""DilatedApart: dilated convolutions as undilated ones of pictures that have every d-th pixel of a row and a column.
+"""DilatedForms: dilated convolutions as undilated ones of pictures put apart, or of parts that need no padding.
 
 A dilated window meets pixels that are equally far apart, and its neighbours meet others: put apart, they are pictures
 of their own, with a plain window. Winograd's algorithm then serves, and a tile's pixels are neighbours in memory.
+
+A window that is wide beside its picture meets padding for the most part, others at the left than at the right. So the
+result is cut in parts: in each, every window has the same taps inside the picture, and the others are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from ..device import DeviceSpec
 from .arrangement import Arrangement, Convolution
 from .arranging import Convolutions, arrangeable, convolution_of
+from .constants import array_of
 from .dataflow import extents_of
 from .devices import device_of, find_target
 from .layout_cost import LayoutCosts
 from .modules import changed_by
 from .pixel_moves import APART, TOGETHER, Move
+
+PARTS = "parts"
 
 
 def apart(conv: Convolution) -> Convolution | None:
@@ -41,8 +49,59 @@ def apart(conv: Convolution) -> Convolution | None:
     return replace(conv, data=(n * high * wide, c, rows, columns), padding=padding, dilation=(1, 1))
 
 
-@tvm.transform.module_pass(opt_level=0, name="DilatedApart")
-class DilatedApart:
+@dataclass(frozen=True)
+class Part:
+    """Results along an axis whose windows have the same taps inside the picture: `taps` of the window, from `first`.
+
+    Examples
+    --------
+    >>> parts_along(14, 14, 3, 12, 12)[1]  # extent, results, taps, dilation, padding
+    Part(results=10, first=1, taps=1, begin=2)
+    """
+
+    results: int
+    first: int
+    taps: int
+    #: Place in the picture that the first result's first tap meets.
+    begin: int
+
+    def met(self, dilation: int) -> int:
+        """Return the extent of the picture that these results need."""
+        return (self.taps - 1) * dilation + self.results
+
+
+def parts_along(extent: int, results: int, taps: int, dilation: int, padding: int) -> tuple[Part, ...]:
+    """Return the parts along an axis; none if a window has no tap inside the picture."""
+    inside = [[tap for tap in range(taps) if 0 <= at + tap * dilation - padding < extent] for at in range(results)]
+    if not all(inside):
+        return ()
+    parts, begin = list[Part](), 0
+    for met, group in groupby(inside):
+        count = len(list(group))
+        parts.append(Part(count, met[0], len(met), begin + met[0] * dilation - padding))
+        begin += count
+    return tuple(parts)
+
+
+def in_parts(conv: Convolution) -> list[list[tuple[Part, Part, Convolution]]]:
+    """Return a dilated convolution's parts, rows of columns, each with the convolution that it is; none of others."""
+    if not conv.fixed or conv.dilation == (1, 1) or conv.strides != (1, 1):
+        return []
+    (top, left, *_), (n, c, *sides), (o, i, *window) = conv.padding, conv.data, conv.weights
+    axes = zip(sides, conv.results, window, conv.dilation, (top, left), strict=True)
+    rows, columns = (parts_along(*axis) for axis in axes)
+
+    def own(row: Part, column: Part) -> Convolution:
+        met = tuple(part.met(d) for part, d in zip((row, column), conv.dilation, strict=True))
+        dilation = tuple(d if part.taps > 1 else 1 for part, d in zip((row, column), conv.dilation, strict=True))
+        return replace(conv, data=(n, c, *met), weights=(o, i, row.taps, column.taps), padding=(0,) * 4,
+                       dilation=dilation)  # fmt: skip
+
+    return [[(row, column, own(row, column)) for column in columns] for row in rows]
+
+
+@tvm.transform.module_pass(opt_level=0, name="DilatedForms")
+class DilatedForms:
     """Rewrite dilated convolutions where the model predicts a gain; put it before ``PlanLayout``.
 
     Parameters
@@ -52,7 +111,7 @@ class DilatedApart:
 
     Examples
     --------
-    >>> mod = DilatedApart({"kind": "llvm", "num-cores": 2})(mod)
+    >>> mod = DilatedForms({"kind": "llvm", "num-cores": 2})(mod)
     """
 
     def __init__(self, target: Any = None, device: DeviceSpec | str | None = None, winograd: bool = True) -> None:
@@ -65,42 +124,77 @@ class DilatedApart:
         for _, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 found.visit_expr(func)
-        dilated = {conv: own for conv in found.found.values() if (own := apart(conv)) is not None}
+        dilated = {conv: forms for conv in found.found.values() if (forms := _forms(conv))}
         if not dilated or device.kind != "cpu":
             return mod
-        costs, forms = LayoutCosts(device, self.winograd), (None, Arrangement(), Arrangement(device.vector_bytes // 4))
+        costs = LayoutCosts(device, self.winograd)
+        arrangements = (None, Arrangement(), Arrangement(device.vector_bytes // 4))
 
         def arranged(conv: Convolution) -> Iterator[tuple[Convolution, Arrangement | None]]:
-            return ((conv, form) for form in forms if form is None or arrangeable(conv, form))
+            return ((conv, one) for one in arrangements if one is None or arrangeable(conv, one))
 
         def seconds(conv: Convolution) -> float:
             return min(costs.convolution(*form) for form in arranged(conv))
 
-        costs.ask(form for pair in dilated.items() for conv in pair for form in arranged(conv))
-        pays = set()
-        for conv, own in dilated.items():
-            results = own.data[0], own.weights[0], *own.results
-            moves = sum(costs.transformation(shape, Arrangement()) for shape in (own.data, results))
-            if seconds(own) + moves < seconds(conv):
-                pays.add(conv)
-        return changed_by(_Rewriter(mod, pays), mod) if pays else mod
+        def moved(convs: Sequence[Convolution]) -> float:
+            """Seconds in which their data are moved there and their results back."""
+            shapes = [shape for c in convs for shape in (c.data, (c.data[0], c.weights[0], *c.results))]
+            return sum(costs.transformation(shape, Arrangement()) for shape in shapes)
+
+        every = {c: None for conv, forms in dilated.items() for c in (conv, *chain(*forms.values()))}
+        costs.ask(form for conv in every for form in arranged(conv))
+        chosen = {}
+        for conv, forms in dilated.items():
+            prices = {name: sum(map(seconds, convs)) + moved(convs) for name, convs in forms.items()}
+            best = min(prices, key=prices.__getitem__)
+            if prices[best] < seconds(conv):
+                chosen[conv] = best
+        return changed_by(_Rewriter(mod, chosen), mod) if chosen else mod
+
+
+def _forms(conv: Convolution) -> dict[str, list[Convolution]]:
+    """Return the convolutions of each form that a dilated one has."""
+    own, parts = apart(conv), [one for row in in_parts(conv) for *_, one in row]
+    return {name: convs for name, convs in ((APART, [own] if own else []), (PARTS, parts)) if convs}
 
 
 @relax.expr_functor.mutator
 class _Rewriter(relax.PyExprMutator):
-    def __init__(self, mod: Any, pays: set[Convolution]) -> None:
+    def __init__(self, mod: Any, chosen: Mapping[Convolution, str]) -> None:
         super().__init__(mod)
-        self.pays = pays
+        self.chosen = chosen
 
     def visit_call_(self, call: Any) -> Any:
         call = self.builder_.normalize(super().visit_call_(call))
         conv = convolution_of(call)
-        if conv not in self.pays or (own := apart(conv)) is None:
+        form = self.chosen.get(conv) if conv is not None else None
+        if conv is None or form is None:
             return call
-        (high, wide), emit = conv.dilation, self.builder_.emit
+        return self._apart(call, conv) if form == APART else self._in_parts(call, conv)
+
+    def _convolved(self, data: Any, weights: Any, conv: Convolution) -> Any:
+        return self.builder_.emit(relax.op.nn.conv2d(
+            data, weights, [1, 1], list(conv.padding), list(conv.dilation), conv.groups, out_dtype=conv.out_dtype
+        ))  # fmt: skip
+
+    def _apart(self, call: Any, conv: Convolution) -> Any:
+        (own,), (high, wide) = _forms(conv)[APART], conv.dilation
         shape, whole = extents_of(call.args[0]) or (), extents_of(call) or ()
-        pixels = emit(Move(APART, high, wide).call(self.builder_, call.args[0], None, shape))
-        made = emit(relax.op.nn.conv2d(pixels, call.args[1], [1, 1], list(own.padding), [1, 1], own.groups,
-                                       out_dtype=own.out_dtype))  # fmt: skip
+        pixels = self.builder_.emit(Move(APART, high, wide).call(self.builder_, call.args[0], None, shape))
+        made = self._convolved(pixels, call.args[1], own)
         back = Move(TOGETHER, high, wide, int(whole[2]), int(whole[3]))
         return back.call(self.builder_, made, None, extents_of(made) or ())
+
+    def _in_parts(self, call: Any, conv: Convolution) -> Any:
+        emit, weights, rows = self.builder_.emit, array_of(call.args[1]), []
+        for line in in_parts(conv):
+            made = []
+            for row, column, own in line:
+                begin, met = (row.begin, column.begin), own.data[2:]
+                ends = [b + m for b, m in zip(begin, met, strict=True)]
+                data = emit(relax.op.strided_slice(call.args[0], [2, 3], list(begin), ends))
+                taps = (slice(part.first, part.first + part.taps) for part in (row, column))
+                kept = np.ascontiguousarray(weights[(slice(None), slice(None), *taps)])
+                made.append(self._convolved(data, relax.const(kept, str(kept.dtype)), own))
+            rows.append(emit(relax.op.concat(made, axis=3)) if len(made) > 1 else made[0])
+        return relax.op.concat(rows, axis=2) if len(rows) > 1 else rows[0]

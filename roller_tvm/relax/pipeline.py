@@ -33,7 +33,7 @@ from .contexts import context_like
 from .cubins import Cubins
 from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
-from .dilated import DilatedApart
+from .dilated import DilatedForms
 from .dynamic import Buckets, Sizes
 from .empty import EmptyReductions, InitialValuesFirst, LoopsOfSome, ScansOfNothing
 from .enlarging import open_rules
@@ -109,7 +109,7 @@ def prepare(
             raise BadInput("it was prepared before its buckets were known", "module", "give 'buckets' to prepare")
         return mod
     _require_relax(mod)
-    cpu = [DilatedApart(target, device, winograd), PlanLayout(target, device, arranged, winograd)]
+    cpu = [DilatedForms(target, device, winograd), PlanLayout(target, device, arranged, winograd)]
     cpu += [CutLongSums(target, device)]
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
