@@ -166,3 +166,52 @@ def test_wrong_ones_are_not_proven(wrong, right):
 def test_right_ones_are_not_refuted():
     assert prove_lowered(trips_by_block, more_of_each).answer != "refuted"
     assert prove_lowered(each_block_once).answer != "refuted"
+
+
+def in_turns(first, second, at=lambda i: i):
+    """Return two launches, each under a condition on the size, of which the second takes other places."""
+
+    @T.prim_func(s_tir=True)
+    def func(a: T.handle, b: T.handle):
+        n = T.int64()
+        x = T.match_buffer(a, (n,))
+        y = T.match_buffer(b, (n,))
+        for _ in range(T.Cast("int64", first(n))):
+            i = T.launch_thread("blockIdx.x", n)
+            y[i] = x[i]
+        for _ in range(T.Cast("int64", second(n))):
+            i = T.launch_thread("blockIdx.x", n)
+            y[i] = x[at(i)]
+
+    return func
+
+
+@T.prim_func(s_tir=True)
+def whole(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (n,))
+    y = T.match_buffer(b, (n,))
+    for i in range(n):
+        y[i] = x[i]
+
+
+def large(n):
+    return n >= T.int64(8)
+
+
+def small(n):
+    return n < T.int64(8)
+
+
+def test_launches_that_each_take_a_turn():
+    assert prove_lowered(in_turns(large, small), whole).answer == "proven"
+    both = in_turns(large, lambda n: n < T.int64(9))  # a size for which both run
+    assert prove_lowered(both, whole).answer == "undecided"
+
+
+@pytest.mark.parametrize("wrong", [
+    in_turns(large, lambda n: n < T.int64(7)), in_turns(large, small, lambda i: T.max(i - T.int64(1), T.int64(0))),
+    in_turns(large, lambda n: n < T.int64(9), lambda i: T.int64(0)), in_turns(large, large),
+], ids=["none for a size", "another place", "the first again", "none of the small ones"])  # fmt: skip
+def test_wrong_launches_that_each_take_a_turn_are_not_proven(wrong):
+    assert prove_lowered(wrong, whole).answer != "proven"

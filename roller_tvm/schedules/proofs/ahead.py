@@ -83,9 +83,17 @@ def landings_of(body: Any) -> dict[int, list[Landing]]:
     """
     sites = list(_sites(body, ()))
     found: dict[int, list[Landing]] = {}
-    for queue in {site.queue for site in sites}:
-        found |= _of_queue([site for site in sites if site.queue == queue])
+    queues: dict[tuple[int, int], list[_Site]] = {}
+    for site in sites:  # no copy of a launch is left to the next
+        launch = next((hash(n) for n in site.path if kind_of(n) == "AttrStmt" and _is_launch(n)), 0)
+        queues.setdefault((site.queue, launch), []).append(site)
+    for queue in queues.values():
+        found |= _of_queue(queue)
     return found
+
+
+def _is_launch(attribute: Any) -> bool:
+    return str(attribute.attr_key).endswith("thread_extent")
 
 
 def _sites(statement: Any, path: tuple[Any, ...]) -> Iterator[_Site]:

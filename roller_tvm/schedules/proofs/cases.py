@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...codegen.flat import children, is_load, kind_of, parts_of
+from ...codegen.flat import children, is_load, kind_of, number_of, parts_of
+from ...te.numbering import dtype_of_node
 from .sets import library
 
 #: Most kernels that are read on their own.
@@ -73,9 +74,44 @@ def _is_affine(rule: str, parameters: Iterable[str]) -> bool:
 
 
 def cases_of(body: Any) -> list[dict[int, bool]]:
-    """Return the ways through choices between kernels: hash of the choice -> whether its condition holds."""
-    found = list(_ways(body))
+    """Return the ways through choices between kernels: hash of the choice -> whether its condition holds.
+
+    Of launches that each take a turn by a condition of its own one is made in each way.
+    """
+    turns = turns_of(body)
+    found = [{hash(turn): turn is one for turn in turns} for one in turns] if len(turns) > 1 else list(_ways(body))
     return found if len(found) <= MOST else [{}]
+
+
+def turns_of(statement: Any) -> list[Any]:
+    """Return the loops around launches that make one trip where a condition on sizes holds."""
+    if condition_of(statement) is not None and kind_of(statement) == "For":
+        return [statement]
+    parts = children(statement) if kind_of(statement) in _AROUND and not _is_launch(statement) else []
+    return [turn for part in parts for turn in turns_of(part)]
+
+
+def condition_of(statement: Any) -> Any:
+    """Return the condition of a choice, or of a loop of one trip; None of another statement."""
+    if kind_of(statement) == "IfThenElse":
+        return statement.condition
+    if kind_of(statement) != "For" or kind_of(statement.extent) != "Cast" or number_of(statement.min) != 0:
+        return None
+    return statement.extent.value if dtype_of_node(statement.extent.value) == "bool" else None
+
+
+def are_all(kernels: Iterable[tuple[Mapping[int, bool], Any]], sizes: Sizes) -> bool:
+    """Return whether kernels, each with its case, are all that there are for some sizes."""
+    isl, left = library(), None
+    for case, kernel in kernels:
+        names = ", ".join(kernel.parameters)
+        rules = [*(f"1 <= {name} <= {sizes.largest}" for name in kernel.parameters), *sizes.within(kernel.parameters)]
+        if len(kernel.case) != len(case) or kernel.unread:
+            return False
+        whole = isl.Set(f"[{names}] -> {{ [] : {' and '.join(rules) or 'true'} }}")
+        own = isl.Set(f"[{names}] -> {{ [] : {kernel.context or 'true'} }}")
+        left = (whole if left is None else left).subtract(own)
+    return left is not None and bool(left.is_empty())
 
 
 def _ways(statement: Any) -> Iterator[dict[int, bool]]:

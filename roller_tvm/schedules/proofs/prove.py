@@ -11,7 +11,7 @@ from ...codegen.flat import remembering
 from ...device import DeviceSpec
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
 from .blocks import Blocks
-from .cases import ANY, Sizes, cases_of
+from .cases import ANY, Sizes, are_all, cases_of, turns_of
 from .flow import Flow, initialised
 from .instances import compared
 from .kernel import Kernel
@@ -69,6 +69,8 @@ def prove_lowered(
     cases, left = cases_of(func.body), OPERATIONS
     kernels = [(case, read_kernel(func, replace(sizes, case=case), flat, blocks=blocks)) for case in cases]
     kernels = [(case, kernel) for case, kernel in kernels if not kernel.never]
+    if len(turns_of(func.body)) > 1 and not are_all(kernels, sizes):
+        kernels = [({}, read_kernel(func, replace(sizes, case={}), flat, blocks=blocks))]
     for number, (case, kernel) in enumerate(kernels):
         share = left // (len(kernels) - number)
         now = time.process_time()

@@ -23,7 +23,7 @@ from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
 from .blocks import INSTANCE, Blocks
-from .cases import ANY, Sizes
+from .cases import ANY, Sizes, condition_of, turns_of
 from .digits import cuts_of, strides_of
 from .folds import Folding, Unfoldable
 from .held import held_in
@@ -87,6 +87,7 @@ def _quotient(extent: Any) -> tuple[Any, int] | None:
 class _Reader(Accesses):
     landings: dict[int, list[Landing]]
     memory: Memory
+    turns: list[Any]  # launches under conditions of their own
     stored: set[int]  # memory that stores change
     launches = False  # whether threads of all blocks may be one number
     threads: dict[Dim, Any]  # first digit of a loop -> the first name of its variable
@@ -108,6 +109,7 @@ class _Reader(Accesses):
                 self._name(param)  # a size: in the order of the parameters, scheduled or not
         self.threads = {}
         self.values |= held_in(func.body)
+        self.turns = turns_of(func.body)
         self.memory = Memory.of_body(func.body)
         self.stored = {self.memory.of(s.buffer) for s in statements(func.body) if kind_of(s) == "BufferStore"}
         self.present = self._present(func.body)
@@ -133,10 +135,11 @@ class _Reader(Accesses):
             holds = self.open_sizes.case.get(hash(part))
             if holds is None:
                 continue
-            names = {hash(p) for p in parts_of(part.condition) if kind_of(p) in ("Var", "SizeVar")}
+            condition = condition_of(part)
+            names = {hash(p) for p in parts_of(condition) if kind_of(p) in ("Var", "SizeVar")}
             if names <= set(self.sizes):
                 text = self._text()
-                rule = text.condition(part.condition, holds)
+                rule = text.condition(condition, holds)
                 self.kernel.case += [] if text.opaque or text.names else [rule]
         case = " and ".join(self.kernel.case) or "true"
         self.kernel.never = bool(self._parsed(self.isl.Set, f"{{ [] : {case} }}").is_empty())
@@ -211,6 +214,13 @@ class _Reader(Accesses):
         binding = getattr(loop, "thread_binding", None)
         if kind == 4 and binding is not None:
             self._thread(str(binding.thread_tag), loop.loop_var, loop.min, loop.extent, loop.body)
+            return
+        if (condition := condition_of(loop)) is not None:
+            self.values[hash(loop.loop_var)] = loop.min  # one trip where it holds
+            if len(self.turns) > 1 and hash(loop) not in self.open_sizes.case:
+                self.kernel.unread.append(f"launches that each take a turn, {condition}")
+            elif self.open_sizes.case.get(hash(loop), True):
+                self._under(condition, True, loop.body)
             return
         name, inside = str(loop.loop_var.name), partial(self.visit, loop.body)
         if _stores(loop.body) == 1:
@@ -289,15 +299,18 @@ class _Reader(Accesses):
         for holds, body in ((True, stmt.then_case), (False, stmt.else_case)):
             if body is None or chosen not in (None, holds):
                 continue
-            text, exact = self._text(), self.exact
-            rule = text.condition(stmt.condition, holds)
-            self.rules.append(Rule(closed(text, rule), (), stmt.condition, holds))
-            self.exact = self.exact and not text.opaque
-            self.place.append(0 if holds else 1)
-            self.visit(body)
-            self.place.pop()
-            self.rules.pop()
-            self.exact = exact
+            self._under(stmt.condition, holds, body)
+
+    def _under(self, condition: Any, holds: bool, body: Any) -> None:
+        text, exact = self._text(), self.exact
+        rule = text.condition(condition, holds)
+        self.rules.append(Rule(closed(text, rule), (), condition, holds))
+        self.exact = self.exact and not text.opaque
+        self.place.append(0 if holds else 1)
+        self.visit(body)
+        self.place.pop()
+        self.rules.pop()
+        self.exact = exact
 
     def _attribute(self, stmt: Any) -> None:
         key = str(stmt.attr_key).rsplit(".", 1)[-1]
