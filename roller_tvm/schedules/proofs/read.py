@@ -88,7 +88,7 @@ class _Reader(Accesses):
     landings: dict[int, list[Landing]]
     memory: Memory
     turns: list[Any]  # launches under conditions of their own
-    stored: set[int]  # memory that stores change
+    stored: set[int]  # memory that stores, or calls, change
     launches = False  # whether threads of all blocks may be one number
     threads: dict[Dim, Any]  # first digit of a loop -> the first name of its variable
     combiner = ""  # of the reduction over threads around the place
@@ -111,7 +111,12 @@ class _Reader(Accesses):
         self.values |= held_in(func.body)
         self.turns = turns_of(func.body)
         self.memory = Memory.of_body(func.body)
-        self.stored = {self.memory.of(s.buffer) for s in statements(func.body) if kind_of(s) == "BufferStore"}
+        self.stored = set()
+        for part in statements(func.body):
+            if kind_of(part) == "BufferStore":
+                self.stored.add(self.memory.of(part.buffer))
+            elif kind_of(part) == "Evaluate":  # what a reduction over threads writes is an argument
+                self.stored |= {self.memory.of(access_of(p)[0]) for p in parts_of(part.value) if is_load(p)}
         self.present = self._present(func.body)
         if self.blocks is not None and not self.blocks.are_of(func):
             self.blocks = self.kernel.blocks = None
