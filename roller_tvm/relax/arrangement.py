@@ -138,6 +138,11 @@ class Convolution:
         return rows, columns
 
     @property
+    def flops(self) -> int:
+        """Multiplications and additions of the direct algorithm."""
+        return 2 * self.data[0] * prod(self.weights) * prod(self.results)
+
+    @property
     def tiles(self) -> tuple[int, ...]:
         """Tiles of Winograd's algorithm that may pay; none unless its window is 3x3, its strides are 1."""
         plain = self.strides == (1, 1) and self.dilation == (1, 1) and self.groups == 1

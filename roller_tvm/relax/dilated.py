@@ -9,7 +9,7 @@ result is cut in parts: in each, every window has the same taps inside the pictu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from typing import Any
@@ -127,29 +127,33 @@ class DilatedForms:
         dilated = {conv: forms for conv in found.found.values() if (forms := _forms(conv))}
         if not dilated or device.kind != "cpu":
             return mod
-        costs = LayoutCosts(device, self.winograd)
-        arrangements = (None, Arrangement(), Arrangement(device.vector_bytes // 4))
-
-        def arranged(conv: Convolution) -> Iterator[tuple[Convolution, Arrangement | None]]:
-            return ((conv, one) for one in arrangements if one is None or arrangeable(conv, one))
-
-        def seconds(conv: Convolution) -> float:
-            return min(costs.convolution(*form) for form in arranged(conv))
-
-        def moved(convs: Sequence[Convolution]) -> float:
-            """Seconds in which their data are moved there and their results back."""
-            shapes = [shape for c in convs for shape in (c.data, (c.data[0], c.weights[0], *c.results))]
-            return sum(costs.transformation(shape, Arrangement()) for shape in shapes)
-
-        every = {c: None for conv, forms in dilated.items() for c in (conv, *chain(*forms.values()))}
-        costs.ask(form for conv in every for form in arranged(conv))
-        chosen = {}
-        for conv, forms in dilated.items():
-            prices = {name: sum(map(seconds, convs)) + moved(convs) for name, convs in forms.items()}
-            best = min(prices, key=prices.__getitem__)
-            if prices[best] < seconds(conv):
-                chosen[conv] = best
+        costs, peak = LayoutCosts(device, self.winograd), device.peak("float32") * 1e9
+        best, chosen = _priced(costs, device, {conv: [conv] for conv in dilated}, 0), {}
+        for name in (APART, PARTS):
+            # No kernels of parts are faster than their multiply-adds at the peak; Winograd's algorithm has fewer.
+            asked = {conv: forms[name] for conv, forms in dilated.items() if name in forms
+                     and (name == APART or sum(own.flops for own in forms[name]) / peak < best[conv])}  # fmt: skip
+            for conv, seconds in _priced(costs, device, asked, 1).items():
+                if seconds < best[conv]:
+                    best[conv], chosen[conv] = seconds, name
         return changed_by(_Rewriter(mod, chosen), mod) if chosen else mod
+
+
+def _priced(
+    costs: LayoutCosts, device: DeviceSpec, asked: Mapping[Convolution, Sequence[Convolution]], moves: int
+) -> dict[Convolution, float]:  # fmt: skip
+    """Return the predicted seconds of convolutions, each by others, whose data and results are moved so often."""
+    arrangements = (None, Arrangement(), Arrangement(device.vector_bytes // 4))
+    forms = {own: [(own, one) for one in arrangements if one is None or arrangeable(own, one)]
+             for own in chain(*asked.values())}  # fmt: skip
+    costs.ask(chain(*forms.values()))
+
+    def seconds(own: Convolution) -> float:
+        shapes = [own.data, (own.data[0], own.weights[0], *own.results)] * moves
+        moved = sum(costs.transformation(shape, Arrangement()) for shape in shapes)
+        return moved + min(costs.convolution(*form) for form in forms[own])
+
+    return {conv: sum(map(seconds, convs)) for conv, convs in asked.items()}
 
 
 def _forms(conv: Convolution) -> dict[str, list[Convolution]]:
