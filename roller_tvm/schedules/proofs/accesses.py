@@ -284,15 +284,15 @@ class Accesses(Naming):
             return None
         if memory.number in self.private and any(isinstance(p, Dim) and p.kind in (BLOCK, THREAD) for p in self.place):
             self.kernel.unread.append(f"memory of each thread that has a place outside of them: {buffer.name}")
-        text = self._text()
-        starts = [text.index(index) for index in indices]
+        text, lanes = self._text(), list[str]()
+        starts = [self._start(text, index, lanes) for index in indices]
         if self.flat and memory.parameter and not memory.shape and starts == ["0"]:  # one number
             starts = []
         flat = self.flat and memory.parameter and len(starts) == 1 < len(memory.shape)
         own = [f"o{n}" for n in range(len(memory.shape) if flat else len(starts))]
         if flat:  # one index for all dimensions
             steps = [math.prod(map(int, memory.shape[n + 1 :])) for n in range(len(own))]
-            parts = self._split(indices[0], steps)
+            parts = None if lanes else self._split(indices[0], steps)
             if parts is not None:
                 starts, flat = parts, False
         equal = [f"{o} = {e}" for o, e in zip(own, starts, strict=False)]
@@ -302,9 +302,9 @@ class Accesses(Naming):
         wanted = [*(f"{v}" for v in text.names), *extra_names(extra)]
         if not (wanted or flat):
             own, equal = starts, []
-        rule = " and ".join([*equal, *rules, *text.rules]) or "true"
+        rule = " and ".join([*equal, *rules, *lanes, *text.rules]) or "true"
         rule = f"exists ({', '.join(wanted)} : {' and '.join([rule, *extra])})" if wanted else rule
-        homes, flattened = [d.var for d in memory.dims], self._flattened(memory, indices, rules)
+        homes, flattened = [d.var for d in memory.dims], None if lanes else self._flattened(memory, indices, rules)
         self.said += [rule, *homes, *own]
         if flattened is None:
             home = self._related(space, memory, [*homes, *own], domain, rule)
@@ -319,6 +319,20 @@ class Accesses(Naming):
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         known = self.exact and not text.opaque
         return Access(memory, element, home, write, exact and known, told, known and not exact, way)
+
+    def _start(self, text: Any, index: Any, lanes: list[str]) -> str:
+        """Return an index; of a vector that is written out any of its lanes, whose rule `lanes` gets."""
+        if kind_of(index) == "Broadcast":
+            return str(text.index(index.value))
+        if kind_of(index) != "Ramp":
+            return str(text.index(index))
+        count, step = number_of(index.lanes), number_of(index.stride)
+        if count is None or step is None or not self.spans.holds_lanes(index.base, count, step):
+            return str(text.index(index))
+        lane = text.another()
+        lanes.append(f"0 <= {lane} < {count}")
+        self.kernel.vectors.append(str(index))
+        return f"({text.index(index.base)} + {step} * {lane})"
 
     def _related(self, space: str, memory: Buffer, place: Sequence[str], domain: Any, rule: str) -> Any:
         result = f"{memory.space}[{', '.join(place)}]"

@@ -111,7 +111,7 @@ class Text:
                 return told
         value = self.index(a)
         if truncated and self.spans.of(a)[0] < 0:
-            name, below = self._new(), f"(-({value}))"
+            name, below = self.another(), f"(-({value}))"
             signs = ((value, ">= 0", ""), (below, "> 0", "-"))
             self.rules.append("(" + " or ".join(
                 f"({v} {sign} and {name} = {minus}" + (f"(({v}) mod {by}))" if rest else f"floor(({v})/{by}))")
@@ -120,18 +120,18 @@ class Text:
         return f"(({value}) mod {by})" if rest else f"floor(({value})/{by})"
 
     def _choice(self, condition: Any, yes: Any, no: Any) -> str:
-        name = self._new()
+        name = self.another()
         holds, fails = self.condition(condition), self.condition(condition, holds=False)
         self.rules.append(f"(({holds} and {name} = {self.index(yes)}) or ({fails} and {name} = {self.index(no)}))")
         return name
 
-    def _new(self) -> str:
+    def another(self) -> str:
         self.names.append(f"e{len(self.names)}")
         return self.names[-1]
 
     def _any(self, node: Any) -> str:
         self.opaque.append(str(node))
-        return self._new()
+        return self.another()
 
     def condition(self, node: Any, holds: bool = True) -> str:
         """Return a condition, or its opposite; one that is not affine is taken as open: it may hold or not."""

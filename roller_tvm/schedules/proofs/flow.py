@@ -151,8 +151,9 @@ def initialised(flow: Flow) -> Finding:
             continue
         statement = kernel.statements[number]
         access = statement.accesses[n]
-        if not access.exact:
-            undecided = undecided or access.text
+        writes = [a for s in kernel.statements for a in s.accesses if a.write and a.buffer == access.buffer]
+        if vague := [a.text for a in (access, *writes) if not a.exact]:
+            undecided = undecided or vague[0]
             continue
         sets: list[Any] = []
         lacking.foreach_set(sets.append)

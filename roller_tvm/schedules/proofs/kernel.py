@@ -243,6 +243,7 @@ class Kernel:
     unread: list[str] = field(default_factory=list)  # what the reader does not know
     #: Values that are the same whichever the elements in them are.
     vanishing: list[str] = field(default_factory=list)
+    vectors: list[str] = field(default_factory=list)  # indices of vectors that are written out
     #: Outputs of which trips of parallel loops write elements again: number -> where.
     again: dict[int, str] = field(default_factory=dict)
     #: A store, a statement and the number of its access, which do not race.

@@ -133,14 +133,24 @@ def _proven(
 
 
 def _of_blocks(flow: Flow, by_data: set[tuple[int, int]]) -> Finding:
+    if flow.kernel.vectors:
+        return _of_vectors(flow.kernel)
     found = compared(flow)
     by_data |= found.by_data
     return Finding("values", UNDECIDED, found.why) if found.why else Finding("values", PROVEN)
 
 
+def _of_vectors(kernel: Kernel) -> Finding:
+    """Return the answer about vectors: their elements are known together, lanes are not told apart."""
+    return Finding("values", UNDECIDED, f"lanes of a vector that is written out: {kernel.vectors[0]}")
+
+
 def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:
     if reference.kernel.unread:
         return Finding("values", UNDECIDED, reference.kernel.unread[0])
+    for kernel in (flow.kernel, reference.kernel):
+        if kernel.vectors:
+            return _of_vectors(kernel)
     for one in (flow, reference)[len(origins) :]:  # the others are from an earlier try
         origins.append(Origins(one.found().ended()))
     return same_values(origins[0], origins[1], flow.kernel)

@@ -65,6 +65,11 @@ class Spans:
         """Return whether an expression is the same in whole numbers, all quotients of which are rounded down."""
         return self._of(node).whole
 
+    def holds_lanes(self, base: Any, lanes: int, step: int) -> bool:
+        """Return whether the type of a vector's first element holds all of them."""
+        (least, most), limits, last = self.of(base), limits_of(dtype_of_node(base)), step * (lanes - 1)
+        return limits is not None and limits[0] <= least + min(0, last) and most + max(0, last) <= limits[1]
+
     def _of(self, node: Any) -> _Known:
         if isinstance(node, int):
             return _Known((node, node), True, True)
