@@ -134,7 +134,8 @@ def _onnx(module: Any, sample: tuple[Any, ...], path: Path) -> Path:
         with torch.no_grad():
             torch.onnx.export(module, sample, dynamo=True, verbose=False).save(str(path))
     except Exception as error:  # the exporter raises whatever it meets
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        words = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()  # the exporter writes in colours
+        told = (words or type(error).__name__).splitlines()[0]
         raise UnsupportedOperator(f"torch.onnx.export cannot take it: {told}", path.name) from error
     return path
 
