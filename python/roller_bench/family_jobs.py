@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import resource
 import time
 import traceback
