@@ -108,7 +108,7 @@ class Operand:
     def boxes(
         self, tiles: Tiles | Sequence[Column], before: Sequence[Column] = (), moved: frozenset[int] = frozenset()
     ) -> list[Column]:
-        """Return the bounding extents of N tiles of this operand, a column a dimension.
+        """Return the extents of N tiles of this operand, a column a dimension: places met, gaps between them left out.
 
         Parameters
         ----------

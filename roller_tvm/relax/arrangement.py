@@ -212,10 +212,10 @@ def _pixel(h: Any, w: Any) -> bool:
 
 def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement: Arrangement, tile: int) -> Any:
     """A convolution by Winograd's algorithm, whose data and result are in the same arrangement."""
-    _, c, h, w = conv.data
+    c = conv.data[1]
     n = number if (number := number_of(data.shape[0])) is not None else data.shape[0]
     top, left, bottom, right = conv.padding
-    rows, columns = h + top + bottom - WINDOW + 1, w + left + right - WINDOW + 1
+    rows, columns = conv.results
     over = [-(-extent // tile) * tile - extent for extent in (rows, columns)]  # zeros behind the last tiles
     block, lanes = arrangement.block, [0] * bool(arrangement.block)
     if any((*conv.padding, *over)):

@@ -31,6 +31,11 @@ from .pixel_moves import APART, TOGETHER, Move
 PARTS = "parts"
 
 
+def _in_forms(conv: Convolution) -> bool:
+    """Return whether a convolution is dilated, and neither its picture's sides nor its strides rule other forms out."""
+    return conv.fixed and conv.dilation != (1, 1) and conv.strides == (1, 1)
+
+
 def apart(conv: Convolution) -> Convolution | None:
     """Return a dilated convolution's undilated one; None of others, of strides, and where the padding does not divide.
 
@@ -41,7 +46,7 @@ def apart(conv: Convolution) -> Convolution | None:
     ((4, 8, 4, 4), (1, 1, 1, 1))
     """
     (high, wide), (top, left, bottom, right), (n, c, h, w) = conv.dilation, conv.padding, conv.data
-    if not conv.fixed or conv.dilation == (1, 1) or conv.strides != (1, 1) or top % high or left % wide:
+    if not _in_forms(conv) or top % high or left % wide:
         return None
     rows, columns = -(-h // high), -(-w // wide)
     behind = -(-(h + bottom) // high) - rows, -(-(w + right) // wide) - columns
@@ -85,7 +90,7 @@ def parts_along(extent: int, results: int, taps: int, dilation: int, padding: in
 
 def in_parts(conv: Convolution) -> list[list[tuple[Part, Part, Convolution]]]:
     """Return a dilated convolution's parts, rows of columns, each with the convolution that it is; none of others."""
-    if not conv.fixed or conv.dilation == (1, 1) or conv.strides != (1, 1):
+    if not _in_forms(conv):
         return []
     (top, left, *_), (n, c, *sides), (o, i, *window) = conv.padding, conv.data, conv.weights
     axes = zip(sides, conv.results, window, conv.dilation, (top, left), strict=True)

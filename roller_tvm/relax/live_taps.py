@@ -61,7 +61,8 @@ class _Rewriter(relax.PyExprMutator):
         weights, attrs = array_of(op.args[1]) if axes else None, op.attrs
         if weights is None or extents is None or results is None:
             return op
-        before, after = ([int(n) for n in half] for half in _halves(list(attrs.padding)))
+        padding, half = [int(n) for n in attrs.padding], len(axes)
+        before, after = padding[:half], padding[half:]
         parts = [slice(None)] * weights.ndim
         for n, axis in enumerate(axes):
             at, dilation = str(attrs.kernel_layout).index(axis), int(attrs.dilation[n])
@@ -80,7 +81,3 @@ class _Rewriter(relax.PyExprMutator):
             attrs.dilation, attrs.groups, attrs.data_layout, attrs.kernel_layout, attrs.out_layout,
             attrs.out_dtype or None,
         )  # fmt: skip
-
-
-def _halves(padding: list[Any]) -> tuple[list[Any], list[Any]]:
-    return padding[: len(padding) // 2], padding[len(padding) // 2 :]

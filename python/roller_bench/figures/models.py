@@ -82,7 +82,8 @@ def _run(args: argparse.Namespace) -> int:
     threads, kind = cpu_device().units, cpu_kind(cpu_device())
     set_threads(threads)
     file = args.folder / "times.jsonl"
-    known = {row["model"]: row for row in together([r for r in read_lines(file) if r["cpu"] == kind])}
+    rows = [r for r in read_lines(file) if r["cpu"] == kind]
+    timed_before = {row["model"] for row in rows}
     ready = [name for name in args.models if _file(args, name, "onnx").is_file()]
     for name in ready:
         if in_time() and not _file(args, name, "so").is_file():
@@ -90,7 +91,7 @@ def _run(args: argparse.Namespace) -> int:
                 _build(args, name, threads)
     if args.build:
         return LEFT if any(not _file(args, name, "so").is_file() for name in ready) else 0
-    left = [n for n in ready if _file(args, n, "so").is_file() and (args.again or n not in known)]
+    left = [n for n in ready if _file(args, n, "so").is_file() and (args.again or n not in timed_before)]
 
     def timed() -> Iterator[dict[str, Any]]:
         for name in left:
@@ -98,9 +99,8 @@ def _run(args: argparse.Namespace) -> int:
                 about = {"model": name, "cpu": kind, "date": str(datetime.date.today()), "note": args.note}
                 yield {**about, "commit": commit(), **_times(args, name, threads)}
 
-    for _ in append_lines(file, timed()):
-        pass
-    known = {row["model"]: row for row in together([r for r in read_lines(file) if r["cpu"] == kind])}
+    rows += append_lines(file, timed())
+    known = {row["model"]: row for row in together(rows)}
     print(table([known[n] for n in args.models if n in known]))
     return LEFT if any(n not in known for n in args.models) else 0
 

@@ -6,7 +6,6 @@ import argparse
 import datetime
 import importlib.util
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from roller_bench.latency import medians_in_turns
 from roller_bench.machine import commit, cpu_kind
 from roller_bench.peers_graph import session_of
 from roller_bench.running import Arrays, Runnable, Running, keep_inputs, relative_error
+from roller_bench.torch_running import opened_module
 from roller_tvm.device import DeviceSpec, cpu_device
 from roller_tvm.errors import UsageError, WrongAnswer
 from roller_tvm.stats import geomean
@@ -182,16 +182,17 @@ def open_onnxruntime(file: Path, arrays: Arrays, threads: int) -> Running:
 
 def open_torch(file: Path, arrays: Arrays, threads: int) -> Running:
     """Open torch's product into memory of its own."""
-    os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
-    import onnx
-    import torch
-    from onnx import numpy_helper
 
-    torch.set_num_threads(threads)
-    right = numpy_helper.to_array(onnx.load(str(file)).graph.initializer[0]).copy()
-    a, b = torch.from_numpy(arrays["A"]), torch.from_numpy(right)
-    out = torch.zeros(a.shape[0], b.shape[1])
-    return Running(lambda: torch.mm(a, b, out=out), lambda: [torch.mm(a, b, out=out).numpy()])
+    def made() -> tuple[Any, tuple[Any, ...]]:
+        import onnx
+        import torch
+        from onnx import numpy_helper
+
+        right = numpy_helper.to_array(onnx.load(str(file)).graph.initializer[0]).copy()
+        a, b = torch.from_numpy(arrays["A"]), torch.from_numpy(right)
+        return partial(torch.mm, out=torch.zeros(a.shape[0], b.shape[1])), (a, b)
+
+    return opened_module(made, threads)
 
 
 def roof(shape: Shape, device: DeviceSpec) -> float:
