@@ -28,6 +28,9 @@ def test_operators_of_a_model(tmp_path, capsys):
     assert main(asked) == 0
     (row,) = map(json.loads, (tmp_path / "predictions.jsonl").read_text().splitlines())
     assert len(row["predicted"]) == len(row["seconds"]) == 2 and min(row["seconds"]) > 0
-    assert "predicted over measured" in capsys.readouterr().out
+    assert [len(half) for half in row["halves"]] == [2, 2] and 1 <= len(row["spread"]["seconds"]) <= 2
+    assert row["spread"]["predicted"][0] == row["predicted"][0]
+    said = capsys.readouterr().out
+    assert "predicted over measured" in said and "best plans: rank correlation none" in said
     assert main(asked) == 0  # nothing is left to time
     assert len((tmp_path / "predictions.jsonl").read_text().splitlines()) == 1

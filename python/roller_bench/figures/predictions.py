@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from roller_tvm.tvm_env.threads import set_threads
 ROUND_S, ROUNDS, COUNTS = 0.002, 40, 0.1
 #: Fewest plans whose ranks are compared, and the shortest kernel that is timed.
 RANKED, SHORTEST_S = 5, 3e-6
+#: Plans among which some are spread over predicted times, and the longest of these times over the least.
+WIDE, SPREAD = 60, 2.0
 
 
 def predictions(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +39,10 @@ def predictions(parser: argparse.ArgumentParser) -> None:
     Relax line, AVX-512 or AVX2 vectors as detected, without a matrix unit. The folder is that of the sub-command
     `models`. Each operator that no earlier model had is planned, built with random operands and timed, its plans in
     turns. Results are kept in the folder, by kind of CPU and number of threads; the same command goes on.
+
+    The best ten are near ties. So more is told beside their rank correlation: that of the two halves of the rounds (no
+    model can exceed it); Kendall's tau of pairs told apart (their times differ by more than their halves). All of it is
+    told again for ten plans at equal distances of predicted time, from the least to twice the least.
     """
     parser.add_argument("--folder", type=Path, default=Path("build/models"), help="default %(default)s")
     parser.add_argument("--models", type=names, help="only these; default: all ONNX files of the folder")
@@ -91,25 +99,61 @@ def _tasks(folder: Path, stem: str, target: Any) -> Any:
 
 
 def _times(task: Any, device: Any, target: Any, plans: int, threads: int) -> dict[str, Any]:
-    """Return what was predicted of each plan, and its seconds."""
+    """Return what was predicted of the best plans, and their seconds; under "spread", of plans further apart."""
     from roller_tvm.relax.candidates import make_candidates
 
     try:
         found = make_candidates(task.func, device, plans, task.constants, task.name)
-        runs, predicted, told = [], [], []
-        for candidate, schedule in found.schedules():
-            runs.append(_opened(task.func, schedule.mod["main"], target))
-            predicted.append(candidate.ranked.seconds)
-            told.append(" ".join(str(candidate.ranked.plan.programs[-1]).split()))
+        wide = make_candidates(task.func, device, WIDE, task.constants, task.name).plans
+        chosen = [wide[n] for n in spread_over([c.ranked.seconds for c in wide], plans)]
+        known = {candidate.steps for candidate in found.plans}
+        others = [c for c in chosen if c.steps not in known]
+        runs: dict[Any, Callable[[], object]] = {}
+        for candidate in (*found.plans, *others):
+            with suppress(RollerError):  # steps that do not apply
+                runs[candidate.steps] = _opened(task.func, candidate.schedule().mod["main"], target)
         if not runs:
             return {"reason": found.why_none()}
     except (RollerError, ValueError, RuntimeError) as error:  # TVM's own are of the last two
         return {"reason": str(error).splitlines()[0][:200]}
-    clock = time.process_time if threads == 1 else time.perf_counter
+    rounds = _rounds(list(runs.values()), time.process_time if threads == 1 else time.perf_counter)
+    columns = dict(zip(runs, map(list, zip(*rounds, strict=True)), strict=True))
+
+    def timed(candidates: Sequence[Any]) -> dict[str, Any]:
+        own = [(c, columns[c.steps]) for c in candidates if c.steps in columns]
+        return {
+            "predicted": [c.ranked.seconds for c, _ in own],
+            "seconds": [quantile(taken, COUNTS) for _, taken in own],
+            "halves": [[quantile(taken[half::2], COUNTS) for _, taken in own] for half in (0, 1)],
+            "plans": [" ".join(str(c.ranked.plan.programs[-1]).split()) for c, _ in own],
+        }
+
+    return {**timed(found.plans), "spread": timed(chosen)}
+
+
+def _rounds(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[list[float]]:
+    """Return the seconds of each kernel, a row a round."""
     numbers = [max(1, round(ROUND_S / _taken(run, 3, clock))) for run in runs]
-    rounds = [[_taken(run, n, clock) for run, n in zip(runs, numbers, strict=True)] for _ in range(ROUNDS)]
-    seconds = [quantile(column, COUNTS) for column in map(list, zip(*rounds, strict=True))]
-    return {"predicted": predicted, "seconds": seconds, "plans": told}
+    return [[_taken(run, n, clock) for run, n in zip(runs, numbers, strict=True)] for _ in range(ROUNDS)]
+
+
+def spread_over(predicted: Sequence[float], number: int) -> list[int]:
+    """Return the places of plans at equal distances of predicted time, from the least to `SPREAD` times it.
+
+    Examples
+    --------
+    >>> spread_over([1.0, 1.01, 1.02, 1.4, 1.6, 2.0, 9.0], 3)
+    [0, 3, 5]
+    """
+    if not predicted:
+        return []
+    near = [n for n, seconds in enumerate(predicted) if seconds <= SPREAD * predicted[0]]
+    step = (predicted[near[-1]] - predicted[0]) / max(1, number - 1)
+    chosen: list[int] = []
+    for k in range(min(number, len(near))):
+        wanted = predicted[0] + k * step
+        chosen.append(min((abs(predicted[n] - wanted), n) for n in near if n not in chosen)[1])
+    return sorted(chosen)
 
 
 def _opened(func: Any, scheduled: Any, target: Any) -> Callable[[], object]:
@@ -141,13 +185,54 @@ def _taken(run: Callable[[], object], number: int, clock: Callable[[], float]) -
     return max((clock() - start) / number, 1e-9)
 
 
+def told_apart(row: Mapping[str, Any]) -> float:
+    """Return Kendall's tau of prediction and time, of pairs whose times differ by more than their halves; nan for few.
+
+    Examples
+    --------
+    >>> halves = [[1.0, 1.1, 2.0, 3.0], [1.1, 1.0, 2.1, 3.1]]
+    >>> told_apart({"predicted": [1, 2, 3, 3], "seconds": halves[0], "halves": halves})
+    0.8
+    """
+    one, other = row["halves"]
+    pairs = [
+        (row["predicted"][a] - row["predicted"][b]) * (row["seconds"][a] - row["seconds"][b])
+        for a, b in combinations(range(len(one)), 2)
+        if abs(row["seconds"][a] - row["seconds"][b]) > abs(one[a] - other[a]) + abs(one[b] - other[b])
+    ]
+    return sum((p > 0) - (p < 0) for p in pairs) / len(pairs) if len(pairs) >= RANKED else nan
+
+
+def orders(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line on the orders of operators' plans: predicted, the highest that can be, of pairs told apart.
+
+    Examples
+    --------
+    >>> halves = [[1.0, 1.1, 2.0, 3.0, 4.0], [1.1, 1.0, 2.1, 3.1, 4.1]]
+    >>> orders([{"predicted": [1, 2, 3, 4, 5], "seconds": halves[0], "halves": halves}])
+    'rank correlation 1.00 (halves of the rounds 0.90), of pairs told apart 1.00; 1, 1 and 1 operators, medians'
+    """
+    several = [r for r in rows if len(r["seconds"]) >= RANKED]
+    found = [
+        [v for v in values if v == v]
+        for values in (
+            [spearman(r["predicted"], r["seconds"]) for r in several],
+            [spearman(*r["halves"]) for r in several],
+            [told_apart(r) for r in several],
+        )
+    ]
+    ranked, most, apart = (f"{statistics.median(v):.2f}" if v else "none" for v in found)
+    counts = f"{len(found[0])}, {len(found[1])} and {len(found[2])} operators, medians"
+    return f"rank correlation {ranked} (halves of the rounds {most}), of pairs told apart {apart}; {counts}"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a line an operator, the most wrongly predicted first, and what holds of all.
 
     Examples
     --------
     >>> row = {"model": "net", "name": "dense", "predicted": [9e-5, 1e-4], "seconds": [1e-4, 2e-4], "plans": ["", ""]}
-    >>> print(table([row]).splitlines()[-2])
+    >>> print(table([row]).splitlines()[1])
     predicted over measured: 0.90 at the median (quarter 0.90, three quarters 0.90); off by 10% at the median
     """
     timed = [r for r in rows if r.get("seconds") and r["seconds"][0] >= SHORTEST_S]
@@ -164,12 +249,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         return "no operator was timed"
     every = list(ratio.values())
     off = statistics.median(abs(value - 1) for value in every)
-    known = [value for value in ranks.values() if value == value]
     lines.append(
         f"predicted over measured: {statistics.median(every):.2f} at the median (quarter {quantile(every, 0.25):.2f}, "
         f"three quarters {quantile(every, 0.75):.2f}); off by {off:.0%} at the median"
     )
-    rank = f"{statistics.median(known):.2f} at the median of {len(known)}" if known else "none"
     best = statistics.median(lost.values())
-    lines.append(f"{len(timed)} operators; rank correlation {rank}; the first plan takes {best:.2f} of the best's time")
+    lines.append(f"{len(timed)} operators; the first plan takes {best:.2f} of the best's time at the median")
+    lines.append(f"best plans: {orders([r for r in timed if 'halves' in r])}")
+    lines.append(f"plans up to {SPREAD:g} times as long: {orders([r['spread'] for r in timed if 'spread' in r])}")
     return "\n".join(lines)
