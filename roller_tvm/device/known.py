@@ -17,7 +17,8 @@ DIMENSIONS = {
         "l1_bandwidth": "loads", "l2_bandwidth": "bandwidth", "l3_bandwidth": "bandwidth",
         "dram_bandwidth": "bandwidth", "l1_latency": "cycles", "l2_latency": "cycles", "l3_latency": "cycles",
         "dram_latency": "time_ns", "launch_overhead": "time_us", "launch_software": "time_us",
-        "l1_capacity": "size", "l2_capacity": "size", "memory": "size", "line": "size", "prefetch_distance": "size",
+        "l1_capacity": "size", "l2_capacity": "size", "l2_largest": "size", "memory": "size", "line": "size",
+        "prefetch_distance": "size",
     }, "sanity": {
         "fma_per_cycle_max": "fma", "fma_per_cycle_min": "fma", "clock_min": "frequency", "clock_max": "frequency",
         "loads_per_cycle_max": "loads", "launch_max": "time_us",

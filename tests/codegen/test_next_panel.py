@@ -73,14 +73,18 @@ def test_the_next_panel_of_a_shared_loop_is_likely_of_the_same_thread():
 def test_a_stream_asks_for_what_it_reads_later(extents, width):
     strides = [width * math.prod(extents[n + 1 :]) for n in range(len(extents))]
     loops, size = [Around(e, s) for e, s in zip(extents, strides, strict=True)], width * math.prod(extents)
-    ahead = further_on(loops, width, LINE, distance=LINE, least=size)
+    ahead = further_on(loops, width, LINE, distance=LINE, least=size, again=size + 1)
     if size < 4 * LINE:  # SEVERAL distances
         assert ahead is None
         return
     assert ahead.lines * LINE == width
     assert asked(loops, ahead, 0) == set(range(LINE, size + LINE))
-    assert further_on(loops, width, LINE, LINE, size + 1) is None  # the caches keep it
-    assert further_on([loops[0], Around(3, 0), *loops[1:]], width, LINE, LINE, size) is None  # read 3 times
+    assert further_on(loops, width, LINE, LINE, size + 1, size + 1) is None  # the caches keep it
+    assert further_on([loops[0], Around(3, 0), *loops[1:]], width, LINE, LINE, size, size) is None  # parts come 3 times
+    assert further_on([Around(3, 0), *loops], width, LINE, LINE, size, size + 1) is None  # all of it comes 3 times
+    assert further_on([Around(3, 0), *loops], width, LINE, LINE, size, size) is not None  # more than a cache keeps
+    shared = Around(3, 0, shared=True)  # by 3 threads: once each
+    assert further_on([shared, *loops], width, LINE, LINE, size, size + 1, threads=3) is not None
 
 
 @pytest.mark.parametrize(
@@ -95,4 +99,4 @@ def test_a_stream_asks_for_what_it_reads_later(extents, width):
     ],
 )
 def test_no_stream(loops, width):
-    assert further_on(loops, width, LINE, distance=1024, least=65536) is None
+    assert further_on(loops, width, LINE, distance=1024, least=65536, again=65536) is None

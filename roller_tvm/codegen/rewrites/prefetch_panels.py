@@ -29,6 +29,8 @@ SEVERAL = 4
 #: Fewest passes through a panel in which all of the next one is asked for, if their number is open: a trip of fewer
 #: passes would ask for more lines.
 ROUNDS = 3
+#: Distance of prefetches in a stream, and the bytes that no core's caches keep of it: read once, read again.
+STREAM = ("prefetch_distance", "l2_capacity", "l2_largest")
 _BITS_OF_A_BYTE = 8
 
 
@@ -100,7 +102,9 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
     return Ahead(tuple(strides), size, ceil(step / line))
 
 
-def further_on(loops: Sequence[Around], width: int, line: int, distance: int, least: int) -> Ahead | None:
+def further_on(
+    loops: Sequence[Around], width: int, line: int, distance: int, least: int, again: int, threads: int = 1
+) -> Ahead | None:
     """Return the prefetch of a tensor that streams through, `distance` elements ahead of its reads.
 
     Parameters
@@ -109,8 +113,11 @@ def further_on(loops: Sequence[Around], width: int, line: int, distance: int, le
         As of `next_panel`.
     distance : int
         Elements, a multiple of a line.
-    least : int
-        Fewest elements of a stream, each read once and in order: more than the caches keep.
+    least, again : int
+        Fewest elements of a stream, each read in order: more than a core's caches keep. The second number is for a
+        stream that comes again, at the trips of an outer loop: from a cache, a prefetch takes as long as a read.
+    threads : int
+        Threads that share a loop.
 
     Returns
     -------
@@ -120,14 +127,15 @@ def further_on(loops: Sequence[Around], width: int, line: int, distance: int, le
 
     Examples
     --------
-    >>> further_on([Around(16, 16384), Around(512, 32)], 32, 16, distance=1024, least=65536)
+    >>> further_on([Around(16, 16384), Around(512, 32)], 32, 16, distance=1024, least=65536, again=524288)
     Ahead(strides=(16384, 32), shift=1024, lines=2)
-    >>> further_on([Around(16, 16384), Around(7, 0), Around(512, 32)], 32, 16, 1024, 65536) is None  # 7 times
+    >>> further_on([Around(7, 0), Around(16, 16384), Around(512, 32)], 32, 16, 1024, 65536, 524288) is None  # 7 times
     True
     """
     once = in_order = width
     for loop in reversed(loops):
         if not loop.stride:
+            least = again if loop.extent > (threads if loop.shared else 1) else least
             break
         in_order = in_order * loop.extent if loop.stride == in_order == once else in_order
         once *= loop.extent
@@ -191,8 +199,9 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
             continue
         bytes_of = _element_bytes(reads.buffer)
         line = line_bytes // bytes_of
+        distance, least, again = (int(estimate(key)) // bytes_of for key in STREAM)
         ahead = next_panel(around, reads.width, line, threads) or further_on(
-            around, reads.width, line, *(int(estimate(key)) // bytes_of for key in ("prefetch_distance", "l2_capacity"))
+            around, reads.width, line, distance, least, again, threads
         )
         if ahead is None:
             continue
