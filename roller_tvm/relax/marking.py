@@ -23,11 +23,13 @@ def marked(func: Any, blocks: Blocks) -> Any:
     A block of parts of a sum (``rfactor``) is marked as the block of which it has the parts. What adds these up is not.
     """
 
-    whole, parts, tiles = set[str](), set[int](), Tiles()  # sums in parts, and the memory of these
+    parts, tiles = set[int](), Tiles()  # memory of parts of sums, and of their copies
 
     def seen(node: Any) -> None:
-        if (found := blocks.of_parts(str(node.name_hint))) is not None and kind_of(node.body) == "BufferStore":
-            whole.add(found.name)
+        if kind_of(node.body) != "BufferStore":
+            return
+        copied = is_load(node.body.value) and memory_of(access_of(node.body.value)[0]) in parts
+        if copied or blocks.of_parts(str(node.name_hint)) is not None:
             parts.add(memory_of(node.body.buffer))
 
     tvm_ffi.structural_walk(func.body, (s_tir.SBlock, seen))
@@ -38,10 +40,10 @@ def marked(func: Any, blocks: Blocks) -> Any:
             return node
         values, own, summed = [axis.var for axis in node.iter_vars], blocks.named(name), blocks.of_parts(name)
         read = {memory_of(access_of(part)[0]) for part in parts_of(store.value) if is_load(part)}
-        if (own is not None and own.name in whole) or not parts.isdisjoint(read - {memory_of(store.buffer)}):
+        if not parts.isdisjoint(read - {memory_of(store.buffer)}):
             return node
         if summed is not None:
-            name, values = summed.name, axes_of_parts(summed, store, tirx.const(0, "int64"))
+            name, values = summed.name, axes_of_parts(summed, store, tirx.const(0, "int64"), tiles)
         elif own is not None or is_load(store.value):
             values = tiles.axes_of(own, store, values)
         if node.init is None:

@@ -21,6 +21,7 @@ from ..schedules.proofs.verdict import not_executed, without_reference
 from ..tir.nodes import tensors_of
 from ..tir.open_axes import is_open
 from ..tools import tool
+from .begins import with_begins
 from .marking import around_stores, marked, unmarked
 from .marks import PLANNED
 from .modules import is_prim_func
@@ -68,7 +69,9 @@ def prove(
     host = tvm.target.Target("llvm")
     reference = None if original is None else loops_of(original, host)
     lowered, blocks = with_instances(func, original, target)
-    return prove_lowered(lowered, reference, device, name, Sizes(rules=tuple(checks)), blocks=blocks)
+    own, begins = with_begins(lowered)
+    begun = (own, begins) if begins else None
+    return prove_lowered(lowered, reference, device, name, Sizes(rules=tuple(checks)), blocks=blocks, begun=begun)
 
 
 def with_instances(func: Any, original: Any, target: Any) -> tuple[Any, Blocks | None]:

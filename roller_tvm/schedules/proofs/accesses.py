@@ -47,6 +47,7 @@ class Accesses(Naming):
         self.private: set[int] = set()  # memory of each thread, but for all of them: numbers of buffers
         self.unfolded: dict[int, int] = {}  # memory of fused copies that are not folded, as `divided`
         self.exact = True
+        self.begun: dict[Dim, str] = {}  # begins in place of blocks -> the rule by which a number is one
         self.divided: dict[int, int] = {}  # memory that a fused index goes along -> the first dimension of these
         self.fused: dict[int, int] = {}  # the same by the numbers of buffers
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
@@ -249,6 +250,9 @@ class Accesses(Naming):
         domain = self._parsed(self.isl.Set, f"{{ {space} : {self._rules()} }}")
         self.said = []
         made = [m for a in accesses if (m := self._access(space, domain, extra, *a)) is not None]
+        for dim in self._outside(accesses):
+            begins = self._parsed(self.isl.Set, f"{{ {space} : {self.begun[dim]} }}")
+            made = [_at_begins(access, begins) if access.write else access for access in made]
         for dim in dims:
             # Virtual threads are trips of one thread; what knows nothing of them it does once.
             if dim.name.startswith(("vthread", "cthread")) and not self._knows(dim):
@@ -267,6 +271,12 @@ class Accesses(Naming):
         self.kernel.statements.append(whole)
         self.numbers.clear()
         self.chosen.clear()
+
+    def _outside(self, accesses: Sequence[Any]) -> list[Dim]:
+        """Return the begins around the place that have no memory of their own for what a statement writes."""
+        begun = [p for p in self.place if isinstance(p, Dim) and p in self.begun]
+        written = [self.buffers.get(memory_of(buffer)) for buffer, _, write, *_ in accesses if write] if begun else []
+        return [dim for dim in begun if any(memory is None or dim not in memory.dims for memory in written)]
 
     def _rules(self) -> str:
         """Return where the statement at the place is executed."""
@@ -399,6 +409,12 @@ class Rule:
         if any(re.search(rf"\b{dim.var}\b", self.text) for dim in at.folding.folded):
             raise Unfoldable
         return self.text
+
+
+def _at_begins(access: Access, begins: Any) -> Access:
+    """Return a write to memory that other blocks write, too: only by blocks that there are."""
+    elements, homes = (told.intersect_domain(begins) for told in (access.elements, access.homes))
+    return replace(access, elements=elements, homes=homes, near=access.near or access.homes)
 
 
 def is_copy(store: Any) -> bool:

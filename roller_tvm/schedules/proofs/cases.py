@@ -109,7 +109,7 @@ def are_all(kernels: Iterable[tuple[Mapping[int, bool], Any]], sizes: Sizes) -> 
         if len(kernel.case) != len(case) or kernel.unread:
             return False
         whole = isl.Set(f"[{names}] -> {{ [] : {' and '.join(rules) or 'true'} }}")
-        own = isl.Set(f"[{names}] -> {{ [] : {kernel.context or 'true'} }}")
+        own = isl.Set(f"[{names}] -> {{ [] : {kernel.told or 'true'} }}")
         left = (whole if left is None else left).subtract(own)
     return left is not None and bool(left.is_empty())
 

@@ -5,7 +5,7 @@ A kernel without races computes the same in any order of its threads, so one ord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,6 +105,9 @@ class Flow:
         if buffer.parameter:
             box = box_of(buffer, self.kernel).set_tuple_name("F")
             ends.append(Visit(("1",), (), box.identity().set_tuple_name(isl.dim_type.out, buffer.space)))
+        if buffer.number in self.kernel.reread:  # whichever iteration is the last
+            self._of_all(buffer, sets[0], reads, ends)
+            return
         issued = isl.UnionSet("{ }")
         for s in self.kernel.statements:
             if s.issued and s.write is not None and s.write.buffer == buffer:
@@ -141,6 +144,18 @@ class Flow:
             self.missing[s.number, n] = lacking.intersect(only).union(early).union(without)
         for end in ends:
             self.finals[buffer.number] = whole.intersect_domain(isl.UnionSet.from_set(end.homes.domain()))
+
+    def _of_all(
+        self, buffer: Buffer, wrote: Visit, reads: Mapping[str, tuple[Statement, int, Visit]], ends: Sequence[Visit]
+    ) -> None:  # fmt: skip
+        """Note all iterations that write an element, before all that read it, as its sources."""
+        isl, back = library(), wrote.homes.reverse()
+        for s, n, read in reads.values():
+            lacking = read.homes.subtract_range(wrote.homes.range()).domain()
+            self.sources[s.number, n] = _union([read.homes.apply_range(back)])
+            self.missing[s.number, n] = isl.UnionSet.from_set(lacking)
+        for end in ends:
+            self.writers[buffer.number] = _union([end.homes.apply_range(back)])
 
 
 def initialised(flow: Flow) -> Finding:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...codegen.flat import kind_of
 from .blocks import Block
 from .flow import Flow
-from .kernel import Statement
+from .kernel import Access, Statement
 from .matching import Instance
 from .memory import box_of
 from .origins import by_target
@@ -67,6 +67,7 @@ class _Instances:
         self.copies = 0  # around the present one
         self.seen: set[int] = set()
         self.by_data: set[tuple[int, int]] = set()
+        self.alike: dict[int, Instance] = {}  # statements of which iterations write an element again, the same value
 
     def outputs(self) -> None:
         """Compare all outputs, then what reaches them."""
@@ -179,14 +180,8 @@ class _Instances:
         if not (all(_is_term(source, block) for source, _ in adding) or _is_neutral(block)):
             raise _Open(f"parts of {block.name}, each of which starts from {block.init}")
         found = [one for source, own in adding for one in self._terms_of(source, own, block)]
-        got, begun = None, starts or all(source.meets for source, _ in adding)  # these have started in each thread
-        for instance, own in found:
-            terms = own.apply_range(instance.label)
-            if not _once(instance.label, own):
-                raise _Open(f"a term of {block.name} twice")
-            if got is not None and not got.intersect(terms).is_empty():
-                raise _Open(f"a term of {block.name} twice")
-            got = terms if got is None else got.union(terms)
+        begun = starts or all(source.meets for source, _ in adding)  # these have started in each thread
+        got = _each_once(found, block)
         if not (begun and got is not None and elements.apply_range(found[0][0].terms).is_equal(got)):
             raise _Open(f"other terms of {block.name}")
 
@@ -215,6 +210,9 @@ class _Instances:
         found: list[tuple[Instance, Any]] = []
         for at, relation in by_target(self.flow.sources[key]).items():
             part, steps = self._exact(at), relation.intersect_domain(own.range())
+            if part.write is not None and part.write.buffer.number in self.kernel.reread:
+                found.append(self._of_any(source, access, part, own, block))
+                continue
             if steps.is_empty() or (part.tree == f"={block.init}" and not part.update):
                 continue
             if not own.reverse().range_product(steps).is_injective():
@@ -228,6 +226,42 @@ class _Instances:
             else:
                 raise _Open(part.text)
         return found
+
+    def _of_any(
+        self, source: Statement, access: Access, part: Statement, own: Any, block: Block
+    ) -> tuple[Instance, Any]:  # fmt: skip
+        """Return the parts in an element that several iterations write, all of them the same, by the element."""
+        if part.number not in self.alike:
+            self.alike[part.number] = self._alike(part, block)
+        instance = self.alike[part.number]
+        cells = access.homes.intersect_domain(own.range())
+        if not own.reverse().range_product(cells).is_injective():
+            raise _Open(f"a part of {block.name} twice, {source.text}")
+        return instance, own.apply_range(cells)
+
+    def _alike(self, part: Statement, block: Block) -> Instance:
+        """Return the parts in each element that a statement writes; they are the same whichever iteration does."""
+        write = part.write
+        if write is None or not isinstance(part.tree, int) or part.number not in self.kernel.copies:
+            raise _Open(part.text)
+        cells = write.homes if write.near is None else write.near
+        with self._deeper(part):
+            found = self._parts(part, part.tree, part.domain.identity(), block)
+        terms = _each_once(found, block)
+        if terms is None or not cells.apply_range(cells.reverse()).apply_range(terms).is_subset(terms):
+            raise _Open(f"several parts of {block.name} for one element, {part.text}")
+        return replace(found[0][0], label=cells.reverse().apply_range(terms))
+
+
+def _each_once(found: list[tuple[Instance, Any]], block: Block) -> Any:
+    """Return the terms of a sum, None if there are none."""
+    got = None
+    for instance, own in found:
+        terms = own.apply_range(instance.label)
+        if not _once(instance.label, own) or not (got is None or got.intersect(terms).is_empty()):
+            raise _Open(f"a term of {block.name} twice")
+        got = terms if got is None else got.union(terms)
+    return got
 
 
 def _once(label: Any, own: Any) -> bool:

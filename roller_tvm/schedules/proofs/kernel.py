@@ -137,6 +137,8 @@ class Access:
         True if only a condition around a read is not affine: `elements` are those that may be read.
     way : tuple of str
         Operations between a read and the value that the statement stores, the outermost first.
+    near : isl.Map, optional
+        `homes` for numbers between begins of tiles, too (``begins.py``).
     """
 
     buffer: Buffer
@@ -147,6 +149,7 @@ class Access:
     text: str
     open: bool = False
     way: tuple[str, ...] = ()
+    near: Any = None
 
 
 @dataclass(frozen=True)
@@ -232,24 +235,28 @@ class Statement:
 
 @dataclass
 class Kernel:
-    """A function: its statements in order and its buffers; `context` bounds its parameters."""
+    """A function: its statements in order and its buffers; `context` bounds its parameters, `told` are its sizes."""
 
     statements: list[Statement] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     parameters: dict[str, str] = field(default_factory=dict)  # isl's name -> TVM's
     context: str = ""
+    told: str = ""
     case: list[str] = field(default_factory=list)  # conditions on sizes by which it is chosen
     never: bool = False  # whether no sizes are so
     unread: list[str] = field(default_factory=list)  # what the reader does not know
     #: Values that are the same whichever the elements in them are.
     vanishing: list[str] = field(default_factory=list)
     vectors: list[str] = field(default_factory=list)  # indices of vectors that are written out
-    #: Outputs of which trips of parallel loops write elements again: number -> where.
+    #: Memory of which trips of parallel loops write elements again: number -> where. Those that are read, too.
     again: dict[int, str] = field(default_factory=dict)
+    reread: set[int] = field(default_factory=set)
     #: A store, a statement and the number of its access, which do not race.
     apart: set[tuple[int, int, int]] = field(default_factory=set)
     #: Threads of a block where these and blocks are one number.
     threads: int = 1
+    #: Ranges of loops in isl's notation.
+    ranges: dict[Dim, str] = field(default_factory=dict)
     #: Statements that copy an element as it is.
     copies: set[int] = field(default_factory=set)
     #: Those of the function before its schedule (``Blocks``).

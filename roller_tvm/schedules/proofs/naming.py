@@ -28,6 +28,7 @@ class Naming:
     def __init__(self, open_sizes: Sizes) -> None:
         self.isl, self.kernel, self.open_sizes = library(), Kernel(), open_sizes
         self.within: list[str] = []  # rules of sizes
+        self.bounded: set[str] = set()  # sizes of which these are all
         self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
         self.sizes: dict[int, str] = {}
         self.values: dict[int, Any] = {}  # bound name -> its value; a thread's other names -> the first
@@ -35,6 +36,7 @@ class Naming:
         self.folding: Folding | None = None  # of the statement that is read
         self.launch: Folding | None = None  # of all statements of a kernel whose threads are one number
         self.reduced: dict[str, tuple[Dim, str]] = {}
+        self.begins: dict[int, Any] = {}  # block whose begin takes its place (``Begin``)
         self.loops = self.digits = 0
 
     def _shape(self, extent: Any) -> str:
@@ -52,6 +54,9 @@ class Naming:
         if hash(var) in self.dims:
             return self._digits(hash(var), 1, 0)
         if not dtype_of_node(var).startswith(("int", "uint")):
+            return None
+        if hash(var) in self.begins:
+            self.kernel.unread.append(f"a block that is not used for its begin alone: {var}")
             return None
         if hash(var) not in self.sizes:
             name = f"p{len(self.sizes)}"
@@ -114,6 +119,9 @@ class Naming:
         params = sorted(self.sizes.values())
         head = f"[{', '.join(params)}] -> " if params else ""
         if params:
-            bounds = " and ".join([*(f"1 <= {p} <= {self.open_sizes.largest}" for p in params), *self.within])
-            text = text.replace(" : ", f" : {bounds} and ", 1)
+            text = text.replace(" : ", f" : {' and '.join([*self._ranges(), *self.within])} and ", 1)
         return kind(head + text)
+
+    def _ranges(self) -> list[str]:
+        """Return the ranges of sizes that the rules of sizes do not bound."""
+        return [f"1 <= {p} <= {self.open_sizes.largest}" for p in sorted(self.sizes.values()) if p not in self.bounded]

@@ -13,12 +13,12 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...codegen.flat import access_of, called, direct_parts, is_load, kind_of, memory_of
+from ...codegen.flat import access_of, called, direct_parts, is_load, kind_of, memory_of, number_of
 from .blocks import Block, same
 from .digits import summands
 
 
-def axes_of_parts(block: Block, store: Any, zero: Any) -> list[Any]:
+def axes_of_parts(block: Block, store: Any, zero: Any, tiles: Tiles) -> list[Any]:
     """Return the values of a sum's axes that the store of a part stands for.
 
     Parameters
@@ -29,16 +29,20 @@ def axes_of_parts(block: Block, store: Any, zero: Any) -> list[Any]:
         Of the block of the parts, before it is lowered.
     zero : IntImm
         The value of an axis that is not found.
+    tiles : Tiles
+        Where tiles of open axes begin.
     """
-    known = dict(_spatial(block.store, store))
-    pairs = list(_indices(block.store.value, store.value))
-    axes = {hash(axis.var) for axis in block.axes}
+    along = dict(_spatial(block.store, store))
+    pairs = list(tiles.read_at(block.store.value, store.value, memory_of(block.store.buffer)))
+    axes = {hash(axis.var): number_of(axis.dom.extent) for axis in block.axes}
+    known = {axis: part for axis, part in along.items() if axes.get(axis) is not None}
     for whole, part in pairs:
         if hash(whole) in axes:
             known.setdefault(hash(whole), part)
+    known = along | known
     for whole, part in pairs:  # windows: y + ky, of which y is known
         terms = list(summands(whole) or ())
-        new = [(node, factor) for node, factor in terms if hash(node) in axes - set(known)]
+        new = [(node, factor) for node, factor in terms if hash(node) in axes.keys() - known.keys()]
         if len(new) == 1 and new[0][1] == 1:
             for node, factor in terms:
                 part = part if node is new[0][0] else part - known.get(hash(node), node) * factor
@@ -69,7 +73,7 @@ class Tiles:
         pairs: list[tuple[Any, Any]] = []
         if block is not None:
             pairs += zip(block.store.indices, store.indices, strict=False)
-            pairs += self._read_at(block.store.value, store.value)
+            pairs += self.read_at(block.store.value, store.value)
         copied = self._places(store.value) if is_load(store.value) else []
         for n, (axis, var) in enumerate(zip(axes, own, strict=False)):
             for index in (*(part for one, part in pairs if hash(one) == hash(axis)), *copied):
@@ -84,9 +88,11 @@ class Tiles:
             if hash(index) == hash(var):
                 self._begins[memory_of(store.buffer), dim] = begin
 
-    def _read_at(self, whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield the indices of reads of the whole and of a tile, the latter's as of the whole."""
+    def read_at(self, whole: Any, part: Any, apart: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Yield the indices of reads of the whole and of a tile, the latter's as of the whole, but for one's memory."""
         for one, other in _reads(whole, part):
+            if memory_of(access_of(one)[0]) == apart:
+                continue
             yield from zip(access_of(one)[1], self._places(other), strict=False)
 
     def _places(self, load: Any) -> list[Any]:
@@ -109,16 +115,11 @@ def _spatial(whole: Any, part: Any) -> Iterator[tuple[int, Any]]:
     """Yield axes along the tensor, and their values: the tensor of the parts has one dimension more."""
     shape, parts = list(whole.buffer.shape), list(part.buffer.shape)
     for place in range(len(parts)):
-        if len(parts) == len(shape) + 1 and all(map(same, parts[:place] + parts[place + 1 :], shape)):
+        own = parts[:place] + parts[place + 1 :]
+        if len(own) == len(shape) and all(number_of(b) is None or same(a, b) for a, b in zip(own, shape, strict=True)):
             indices = [index for n, index in enumerate(part.indices) if n != place]
             yield from zip(map(hash, whole.indices), indices, strict=True)
             return
-
-
-def _indices(whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the indices of reads that stand at the same places of two values."""
-    for one, other in _reads(whole, part):
-        yield from zip(access_of(one)[1], access_of(other)[1], strict=False)
 
 
 def _reads(whole: Any, part: Any) -> Iterator[tuple[Any, Any]]:

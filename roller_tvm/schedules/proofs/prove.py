@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ...codegen.flat import remembering
 from ...device import DeviceSpec
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding, Proof
+from .begins import Begin, Unbegun
 from .blocks import Blocks
 from .cases import ANY, Sizes, are_all, cases_of, turns_of
 from .flow import Flow, initialised
@@ -17,7 +19,7 @@ from .instances import compared
 from .kernel import Kernel
 from .memory import bounds, within_device, written
 from .origins import Origins
-from .races import barriers, races
+from .races import barriers, races, twice
 from .read import read_kernel
 from .sets import library
 from .values import same_values
@@ -26,9 +28,11 @@ from .values import same_values
 #: second has two to nine million operations, few where numbers are large.
 OPERATIONS, SECONDS = 6_400_000, 2.0
 #: Those of the first try of a question.
-FIRST = 50_000
+FIRST = 200_000
 #: A time below which none is measured.
 _TICK = 1e-4
+#: Reasons.
+_MUCH, _FLOW = "too much work for isl", "the flow of values took too much work"
 
 
 #: Notes: of sums, and of values of which no blocks tell (``proofs/ways.py``).
@@ -49,7 +53,7 @@ class Work:
 @remembering()
 def prove_lowered(
     func: Any, reference: Any = None, device: DeviceSpec | None = None, name: str = "", sizes: Sizes = ANY,
-    flat: bool = False, blocks: Blocks | None = None,
+    flat: bool = False, blocks: Blocks | None = None, begun: tuple[Any, Mapping[int, Begin]] | None = None,
 ) -> Proof:  # fmt: skip
     """Return the proof of a function that a line has lowered to loops (``ModelLine.loops_of``).
 
@@ -62,26 +66,72 @@ def prove_lowered(
         Its memory and threads are limits.
     sizes, flat, blocks
         As of ``read_kernel``.
+    begun : (PrimFunc, mapping), optional
+        The same function with begins of tiles in place of blocks (``proofs/begins.py``), which is asked first.
     """
     start = time.process_time()
     findings: list[Finding] = []
     notes: set[str] = set()
-    cases, left = cases_of(func.body), OPERATIONS
-    kernels = [(case, read_kernel(func, replace(sizes, case=case), flat, blocks=blocks)) for case in cases]
-    kernels = [(case, kernel) for case, kernel in kernels if not kernel.never]
-    if len(turns_of(func.body)) > 1 and not are_all(kernels, sizes):
-        kernels = [({}, read_kernel(func, replace(sizes, case={}), flat, blocks=blocks))]
+    left, plain = OPERATIONS, _Version(func, sizes, flat, blocks)
+    first = plain if begun is None else _Version(begun[0], sizes, flat, blocks, begun[1])
+    try:
+        kernels = first.kernels()
+    except Unbegun:
+        first = plain
+        kernels = first.kernels()
     for number, (case, kernel) in enumerate(kernels):
         share = left // (len(kernels) - number)
         now = time.process_time()
         work = Work(share, now + (SECONDS - (now - start)) / (len(kernels) - number))
-        own, more = _proven(kernel, reference, device, replace(sizes, case=case), flat, work)
+        own, more = _proven(kernel, reference, device, first.sizes_of(case), flat, work)
+        if first is not plain and any(_may_be_told(finding) for finding in own):
+            known = {finding.rule: finding for finding in own if not _may_be_told(finding)}
+            if BY_WAYS in more or "values" not in known:  # both are asked of one flow
+                known = {rule: finding for rule, finding in known.items() if rule not in ("initialised", "values")}
+            again = plain.kernel(case)
+            theirs, others = _proven(again, reference, device, plain.sizes_of(case), flat, work, known)
+            more |= others
+            own = [one if one.answer == PROVEN else other for one, other in zip(own, theirs, strict=True)]
         left -= share - work.left
         findings, notes = _worse(findings, own), notes | more
     nothing = Finding("bounds", UNDECIDED, f"no size from 1 to {sizes.largest} is as the model checks it")
     findings = findings or [nothing]
     return Proof(name or str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else name,
                  tuple(findings), time.process_time() - start, tuple(sorted(notes)))  # fmt: skip
+
+
+def _may_be_told(finding: Finding) -> bool:
+    """Return whether more may be known of a kernel for the begins and sizes that there are alone."""
+    return finding.answer != PROVEN and not finding.why.startswith((_MUCH, _FLOW))
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A function, or the same with begins of tiles in place of blocks."""
+
+    func: Any
+    sizes: Sizes
+    flat: bool
+    blocks: Blocks | None
+    begins: Mapping[int, Begin] | None = None
+
+    @cached_property
+    def cases(self) -> list[dict[int, bool]]:
+        return cases_of(self.func.body)
+
+    def sizes_of(self, case: int) -> Sizes:
+        """Return the sizes of a case; -1 is all of them."""
+        return replace(self.sizes, case=self.cases[case] if case >= 0 else {})
+
+    def kernel(self, case: int) -> Kernel:
+        return read_kernel(self.func, self.sizes_of(case), self.flat, blocks=self.blocks, begins=self.begins)
+
+    def kernels(self) -> list[tuple[int, Kernel]]:
+        """Return the kernels that some sizes get to, each with the number of its case."""
+        found = [(case, kernel) for case in range(len(self.cases)) if not (kernel := self.kernel(case)).never]
+        if len(turns_of(self.func.body)) > 1 and not are_all([(self.cases[c], k) for c, k in found], self.sizes):
+            return [(-1, self.kernel(-1))]
+        return found
 
 
 def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
@@ -93,17 +143,21 @@ def _worse(some: list[Finding], others: list[Finding]) -> list[Finding]:
 
 
 def _proven(
-    kernel: Kernel, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, work: Work
+    kernel: Kernel, reference: Any, device: DeviceSpec | None, sizes: Sizes, flat: bool, work: Work,
+    known: Mapping[str, Finding] | None = None,
 ) -> tuple[list[Finding], set[str]]:  # fmt: skip
-    """Return what is proven of one of a function's kernels, and notes on it."""
+    """Return what is proven of one of a function's kernels, and notes on it; `known` is not asked again."""
     questions: list[tuple[str, Callable[[], Finding]]] = [
         ("bounds", lambda: bounds(kernel)), ("written", lambda: written(kernel)),
         ("memory", lambda: within_device(kernel, device)), ("barriers", lambda: barriers(kernel)),
         ("races", lambda: races(kernel)),
     ]  # fmt: skip
-    findings = [_asked(rule, question, kernel, work) for rule, question in questions]
     flow = Flow(kernel)
-    findings.append(_asked("initialised", lambda: initialised(flow.found()), kernel, work))
+    questions.append(("initialised", lambda: initialised(flow.found())))
+    known = known or {}
+    findings = [known.get(rule) or _asked(rule, question, kernel, work) for rule, question in questions]
+    if "values" in known:
+        return [*findings, known["values"]], set()
     notes = {SUMMED} if reference is not None and any(s.update for s in kernel.statements) else set[str]()
     if kernel.blocks is not None and flow.whole:
         by_data: set[tuple[int, int]] = set()
@@ -111,21 +165,27 @@ def _proven(
         if findings[-1] == Finding("values", PROVEN) and by_data and findings[0].answer == UNDECIDED:
             findings[0] = _asked("bounds", lambda: bounds(kernel, by_data), kernel, work)
             notes |= {BY_DATA} if findings[0].answer == PROVEN else set()
-    if reference is not None and findings[-1] != Finding("values", PROVEN):
+    races_at = [finding.rule for finding in findings].index("races")
+    others = reference is not None and findings[-1] != Finding("values", PROVEN) and not kernel.reread
+    if kernel.again and others and findings[races_at].answer == PROVEN:
+        findings[races_at] = _asked("races", lambda: twice(kernel), kernel, work)
+    if others:
         findings = [finding for finding in findings if finding.rule != "values"]
         if flow.whole:
             same = replace(sizes, case={}, told=tuple(kernel.case))
             other, origins = Flow(read_kernel(reference, same, flat)), list[Origins]()
-            known = lambda: len(flow.roots) + len(other.roots)  # noqa: E731
-            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, work, known))
+            parts = lambda: len(flow.roots) + len(other.roots)  # noqa: E731
+            findings.append(_asked("values", lambda: _values(flow, other, origins), kernel, work, parts))
             if flow.firsts and findings[-1].answer == PROVEN:
                 turned = flow.turned()
                 again = lambda: same_values(Origins(turned), origins[1], kernel)  # noqa: E731
-                findings[-1] = _asked("values", again, kernel, work, known)
+                findings[-1] = _asked("values", again, kernel, work, parts)
         else:
-            findings.append(Finding("values", UNDECIDED, "the flow of values took too much work"))
+            findings.append(Finding("values", UNDECIDED, _FLOW))
         notes |= {BY_WAYS} if findings[-1] == Finding("values", PROVEN) else set()
-    if kernel.again and (reference is None or findings[-1].answer != PROVEN):
+    elif reference is not None and findings[-1].rule != "values":
+        findings.append(Finding("values", UNDECIDED, f"{next(iter(kernel.again.values()))}, and read"))
+    if kernel.again and (reference is None or findings[-1] != Finding("values", PROVEN)):
         told = f"{next(iter(kernel.again.values()))}; whether it is the same value"
         open_race = Finding("races", UNDECIDED, told)
         findings = [open_race if f == Finding("races", PROVEN) else f for f in findings]
@@ -185,6 +245,6 @@ def _asked(
                 before = took
                 if limit > work.left or now + took * growth > work.until:  # isl's text does not tell a limit's error
                     told = str(error).rpartition(" failed")[0] or str(error)
-                    return Finding(rule, UNDECIDED, f"too much work for isl ({told})")
+                    return Finding(rule, UNDECIDED, f"{_MUCH} ({told})")
     finally:
         context.set_max_operations(0)

@@ -62,24 +62,47 @@ def races(kernel: Kernel) -> Finding:
                     undecided = undecided or (other if write.exact else write).text
                     continue
                 told = _told(kernel, buffer, first, write, second, pairs, kind)
-                if len(touching) > 1 or not _again(kernel, buffer, first, write):
+                readers = [s for s, _, a in touching if not a.write]
+                alone = other is write and len(writes) == 1
+                if not (alone and _again(kernel, buffer, first, write, readers)):
                     return Finding("races", REFUTED, told)
                 kernel.again[buffer.number] = told
+                kernel.reread |= {buffer.number} if readers else set()
     return Finding("races", UNDECIDED, undecided) if undecided else Finding("races", PROVEN)
 
 
-def _again(kernel: Kernel, buffer: Buffer, statement: Statement, write: Access) -> bool:
-    """Return whether the race may do no harm: two trips of parallel loops write an element of an output.
+def _again(kernel: Kernel, buffer: Buffer, statement: Statement, write: Access, readers: list[Statement]) -> bool:
+    """Return whether the race may do no harm: trips of parallel loops write an element again.
 
     A last tile that begins earlier does that, and writes the same values. That these are the same is asked with the
-    values: whichever trip is the last.
+    values. Others may read the element after all of these trips.
     """
-    if not buffer.parameter or statement.update:
+    if buffer.dims or statement.update or not (readers or buffer.parameter):
         return False
-    if _race(kernel, buffer, statement, write, statement, write, (THREAD, VECTOR)) is not None:
+    if not all(_follows(reader, statement) for reader in readers):
         return False
-    back = write.elements.reverse()
-    return bool(back.subtract(back.lexmax()).subtract(back.lexmin()).is_empty())
+    return _race(kernel, buffer, statement, write, statement, write, (THREAD, VECTOR)) is None
+
+
+def _follows(later: Statement, earlier: Statement) -> bool:
+    """Return whether a statement comes after another, and no loop is around both."""
+    for one, other in zip(later.place, earlier.place, strict=False):
+        if isinstance(one, Dim) or isinstance(other, Dim):
+            return False
+        if one != other:
+            return one > other
+    return False
+
+
+def twice(kernel: Kernel) -> Finding:
+    """No element that trips of parallel loops write again is written by more than two: one of them is the last."""
+    for statement in kernel.statements:
+        write = statement.write
+        if write is not None and write.buffer.number in kernel.again:
+            back = write.elements.reverse()
+            if not back.subtract(back.lexmax()).subtract(back.lexmin()).is_empty():
+                return Finding("races", REFUTED, kernel.again[write.buffer.number])
+    return Finding("races", PROVEN)
 
 
 def _race(

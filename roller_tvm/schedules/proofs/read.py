@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from ...codegen.flat import (
 from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
+from .begins import Begin, ranges_of
 from .blocks import INSTANCE, Blocks
 from .cases import ANY, Sizes, condition_of, turns_of
 from .digits import cuts_of, strides_of
@@ -37,7 +38,8 @@ _KINDS = {0: SERIAL, 1: PARALLEL, 2: VECTOR, 3: SERIAL}
 
 
 def read_kernel(
-    func: Any, sizes: Sizes = ANY, flat: bool = False, folds: bool = True, blocks: Blocks | None = None
+    func: Any, sizes: Sizes = ANY, flat: bool = False, folds: bool = True, blocks: Blocks | None = None,
+    begins: Mapping[int, Begin] | None = None,
 ) -> Kernel:  # fmt: skip
     """Return a function as integer sets.
 
@@ -53,20 +55,27 @@ def read_kernel(
         Whether copies have dimensions of their own (``Fold``), else those of their loops alone.
     blocks : Blocks, optional
         Those of the function before its schedule; stores are marked with their instances.
+    begins : mapping
+        Hash of a block's variable -> the begin of its tile, which stands in place of it. If there are some, or an empty
+        one is given, the kernel is read for more begins, and more sizes, than there are.
+
+    Raises
+    ------
+    Unbegun
     """
-    reader = _Reader(sizes, flat, folds, blocks)
+    reader = _Reader(sizes, flat, folds, blocks, begins)
     reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds
     try:
         reader.function(func)
     except Unfoldable:  # of all statements of a kernel
-        reader = _Reader(sizes, flat, folds, blocks)
+        reader = _Reader(sizes, flat, folds, blocks, begins)
         reader.cuts = cuts_of(func.body, is_copy)
         try:
             reader.function(func)
         except Unfoldable:  # nor of single copies
-            return read_kernel(func, sizes, flat, False, blocks) if folds else reader.kernel
+            return read_kernel(func, sizes, flat, False, blocks, begins) if folds else reader.kernel
     if reader.unfolded and not reader.kernel.unread:  # copies that are not folded get the threads' own digits
-        again = _Reader(sizes, flat, folds, blocks)
+        again = _Reader(sizes, flat, folds, blocks, begins)
         again.cuts, again.divided = cuts_of(func.body), reader.unfolded
         again.function(func)
         return again.kernel
@@ -88,14 +97,18 @@ class _Reader(Accesses):
     landings: dict[int, list[Landing]]
     memory: Memory
     turns: list[Any]  # launches under conditions of their own
+    settled: set[int]  # choices by sizes whose conditions are rules of the sizes
     stored: set[int]  # memory that stores, or calls, change
     launches = False  # whether threads of all blocks may be one number
     threads: dict[Dim, Any]  # first digit of a loop -> the first name of its variable
     combiner = ""  # of the reduction over threads around the place
     named: tuple[str, list[Any]] | None = None  # the block around the place, and the values of its axes
 
-    def __init__(self, open_sizes: Sizes, flat: bool, folds: bool, blocks: Blocks | None = None) -> None:
+    def __init__(
+        self, open_sizes: Sizes, flat: bool, folds: bool, blocks: Blocks | None, begins: Mapping[int, Begin] | None
+    ) -> None:  # fmt: skip
         super().__init__(open_sizes, flat, folds)
+        self.near, self.begins = begins is not None, dict(begins or {})
         self.blocks, self.present, self.their_sizes = blocks, frozenset[str](), dict[int, Any]()
         self.kernel.blocks = blocks
 
@@ -107,7 +120,7 @@ class _Reader(Accesses):
                 self._buffer(buffer, "global", parameter=True)
             elif kind_of(param) in ("Var", "SizeVar"):
                 self._name(param)  # a size: in the order of the parameters, scheduled or not
-        self.threads = {}
+        self.threads, self.settled = {}, set()
         self.values |= held_in(func.body)
         self.turns = turns_of(func.body)
         self.memory = Memory.of_body(func.body)
@@ -124,15 +137,24 @@ class _Reader(Accesses):
         self.within = self.open_sizes.within(self.kernel.parameters)
         if not self._chosen(func.body):
             return
+        self.kernel.told = " and ".join([*self._ranges(), *self.within])
+        if self.near:
+            self._hull()
         try:
             self.landings = landings_of(func.body)
         except Unreadable as error:
             self.kernel.unread.append(str(error))
             return
         self._sequence([func.body])
+        self.kernel.context = " and ".join([*self._ranges(), *self.within])
+
+    def _hull(self) -> None:
+        """Take more sizes, if those of the case are several ranges: what holds for all of them holds for these."""
         names = sorted(self.sizes.values())
-        ranges = [f"1 <= {name} <= {self.open_sizes.largest}" for name in names]
-        self.kernel.context = " and ".join([*ranges, *self.within])
+        own = self._parsed(self.isl.Set, "{ [] :  true }") if names else None
+        if own is not None and not own.is_empty():
+            hull = str(own.simple_hull().remove_divs())
+            self.within, self.bounded = [hull.partition(":")[2].rpartition("}")[0].strip() or "true"], {*names}
 
     def _chosen(self, body: Any) -> bool:
         """Add the conditions by which the case is chosen; return whether there are such sizes."""
@@ -145,7 +167,9 @@ class _Reader(Accesses):
             if names <= set(self.sizes):
                 text = self._text()
                 rule = text.condition(condition, holds)
-                self.kernel.case += [] if text.opaque or text.names else [rule]
+                if not (text.opaque or text.names):
+                    self.kernel.case.append(rule)
+                    self.settled.add(hash(part))
         case = " and ".join(self.kernel.case) or "true"
         self.kernel.never = bool(self._parsed(self.isl.Set, f"{{ [] : {case} }}").is_empty())
         self.within += self.kernel.case
@@ -225,7 +249,7 @@ class _Reader(Accesses):
             if len(self.turns) > 1 and hash(loop) not in self.open_sizes.case:
                 self.kernel.unread.append(f"launches that each take a turn, {condition}")
             elif self.open_sizes.case.get(hash(loop), True):
-                self._under(condition, True, loop.body)
+                self._under(condition, True, loop.body, hash(loop) in self.settled)
             return
         name, inside = str(loop.loop_var.name), partial(self.visit, loop.body)
         if _stores(loop.body) == 1:
@@ -236,6 +260,9 @@ class _Reader(Accesses):
         kind = BLOCK if tag.startswith("blockIdx") else THREAD
         if self.launch is not None and hash(var) in self.launch.group_of:
             self._threads_of_all(body, self.launch)
+            return
+        if hash(var) in self.begins:
+            self._begins_at(tag, var, self.begins[hash(var)], body)
             return
         if self.launches and tag == "blockIdx.x" and number_of(start) == 0:
             self.launch = launch_of(self, var, extent, body)
@@ -255,6 +282,22 @@ class _Reader(Accesses):
             del self.rules[before:]
             return
         self._ranged(var, start, extent, kind, tag, partial(self.visit, body))
+
+    def _begins_at(self, tag: str, var: Any, begin: Begin, body: Any) -> None:
+        """Read a launch whose blocks are told by the begins of their tiles."""
+        dim = Dim(self.digits, tag, BLOCK, 0, self.loops)
+        self.digits, self.loops = self.digits + 1, self.loops + 1
+        self.spans.add(hash(var), (0, max(self.spans.of(begin.extent)[1] - 1, 0)))
+        near, self.begun[dim] = ranges_of(self, var, begin, dim)
+        self.spans.add(hash(begin.var), self.spans.of(begin.value))
+        self.dims[hash(begin.var)] = (dim,)
+        self.threads[dim] = begin.var
+        self.kernel.ranges[dim] = near
+        self.rules.append(Rule(near, (dim,)))
+        self.place.append(dim)
+        self.visit(body)
+        self.place.pop()
+        self.rules.pop()
 
     def _threads_of_all(self, body: Any, launch: Folding) -> None:
         dims, before = launch.groups[0].dims, len(self.rules)
@@ -291,6 +334,7 @@ class _Reader(Accesses):
                 self.rules.append(Rule(f"0 <= {dims[0].var} and {told}", (dims[0],)))
             else:
                 self.rules.append(Rule(f"{low} <= {dims[0].var} < {low} + {count}", (dims[0],)))
+            self.kernel.ranges[dims[0]] = self.rules[-1].text
         if text.opaque or text.names:
             self.kernel.unread.append(f"the range of loop '{name}': {(text.opaque or ['a choice'])[0]}")
         self.place += dims
@@ -304,9 +348,15 @@ class _Reader(Accesses):
         for holds, body in ((True, stmt.then_case), (False, stmt.else_case)):
             if body is None or chosen not in (None, holds):
                 continue
-            self._under(stmt.condition, holds, body)
+            self._under(stmt.condition, holds, body, hash(stmt) in self.settled)
 
-    def _under(self, condition: Any, holds: bool, body: Any) -> None:
+    def _under(self, condition: Any, holds: bool, body: Any, known: bool = False) -> None:
+        """Read what stands under a condition; sizes are `known` to meet it."""
+        if known:
+            self.place.append(0 if holds else 1)
+            self.visit(body)
+            self.place.pop()
+            return
         text, exact = self._text(), self.exact
         rule = text.condition(condition, holds)
         self.rules.append(Rule(closed(text, rule), (), condition, holds))

@@ -19,7 +19,7 @@ class Walls:
 
     def __init__(self, kernel: Kernel) -> None:
         barriers = [s for s in kernel.statements if s.barrier]
-        self.whole = [s for s in barriers if _is_whole(s)]
+        self.whole = [s for s in barriers if _is_whole(s, kernel)]
         self.others = [s for s in barriers if s not in self.whole]
         every = dict.fromkeys(d for barrier in self.whole for d in barrier.dims)
         self.loops = [d for d in every if d.kind not in (BLOCK, THREAD)]
@@ -75,13 +75,14 @@ class Walls:
         return found.intersect_domain(self._trips(early)).intersect_range(self._trips(late))
 
 
-def _is_whole(barrier: Statement) -> bool:
+def _is_whole(barrier: Statement, kernel: Kernel) -> bool:
     """Return whether all threads of all blocks reach a barrier in each iteration of its other loops."""
     isl, dims = library(), barrier.dims
     serial = [d for d in dims if d.kind not in (BLOCK, THREAD)]
-    rules = [f"0 <= {d.var} < {d.extent}" for d in dims if d not in serial]
+    rules = [f"0 <= {d.var} < {d.extent}" if d.extent else kernel.ranges[d] for d in dims if d not in serial]
     where = f"{tuple_of(barrier, 'i', serial)} -> {tuple_of(barrier, 'i')}"
-    every = isl.Map(f"{{ {where} : {' and '.join(rules) or 'true'} }}")
+    head = f"[{', '.join(sorted(kernel.parameters))}] -> " if kernel.parameters else ""
+    every = isl.Map(f"{head}{{ {where} : {' and '.join(rules) or 'true'} }}")
     return bool(barrier.domain.is_equal(_trips(barrier, serial).apply(every)))
 
 
