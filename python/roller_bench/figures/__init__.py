@@ -26,6 +26,7 @@ NETWORKS = Path("demo-out/models")
 #: Sub-command -> its module and function, which adds the arguments; the function's docstring is the help.
 FIGURES = {
     "products": "products:products",
+    "memory-bound": "products:memory_bound",
     "models": "models:models",
     "card-models": "card_models:card_models",
     "recurrences": "recurrences:recurrences",
