@@ -176,8 +176,8 @@ def pool(kind: str, shape: tuple[int, ...], window: int, stride: int) -> Single:
         return windows.max((4, 5)) if greatest else windows.mean((4, 5))
 
     def by_torch(torch: Any, data: Any) -> Any:
-        return partial(getattr(torch.nn.functional, f"{kind[:3]}_pool2d"), kernel_size=window, stride=stride,
-                       padding=padding), (data,)  # fmt: skip
+        own = torch.nn.functional.max_pool2d if greatest else torch.nn.functional.avg_pool2d
+        return partial(own, kernel_size=window, stride=stride, padding=padding), (data,)
 
     result = _pooled(shape, window, stride)
     attributes: dict[str, Any] = {"strides": [stride] * 2, "pads": [padding] * 4, "kernel_shape": [window] * 2}

@@ -105,7 +105,7 @@ class Tvm017(Dialect):
     ints_pointer = "i32*"
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
     selects, negations, stores = ["tir.Select"], ["tir.Not"], ["tir.BufferStore"]
-    remainders = ["tir.Mod"]
+    remainders, quotients = ["tir.Mod"], ["tir.Div"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -150,7 +150,7 @@ class Tvm027(Dialect):
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
         self.checks, self.selects, self.negations = tirx.IfThenElse, tirx.Select, tirx.Not
-        self.stores, self.remainders = tirx.BufferStore, tirx.Mod
+        self.stores, self.remainders, self.quotients = tirx.BufferStore, tirx.Mod, tirx.Div
 
     def analyzer(self) -> Any:
         import tvm

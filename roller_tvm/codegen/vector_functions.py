@@ -102,6 +102,16 @@ class Writer:
         biased = self._said(f"add {self.int} {exponent}, {self.whole(fits.BIAS << fits.MANTISSA)}")
         return self._said(f"bitcast {self.int} {biased} to {self.float}")
 
+    def opposite_power(self, x: str) -> str:
+        """Return a normal power of two whose product with `x` is from 1/2 to 1, or near it where there is none."""
+        bits = self._said(f"bitcast {self.float} {x} to {self.int}")
+        exponent = self._said(f"and {self.int} {bits}, {self.whole(_INFINITY)}")
+        most = self.whole((2 * fits.BIAS - 2) << fits.MANTISSA)  # the opposite of more is no normal number
+        less = self._said(f"icmp ult {self.int} {exponent}, {most}")
+        held = self._said(f"select {self._bit} {less}, {self.int} {exponent}, {self.int} {most}")
+        opposite = self._said(f"sub {self.int} {self.whole((2 * fits.BIAS - 1) << fits.MANTISSA)}, {held}")
+        return self._said(f"bitcast {self.int} {opposite} to {self.float}")
+
     def part(self, vector: str, length: int, first: int) -> str:
         """Return lanes of a vector of `length`, from the first of them on."""
         of = f"<{length} x float>"
@@ -187,6 +197,18 @@ FAST: dict[str, Callable[[Writer, str], str]] = {
 }  # fmt: skip
 
 
+def _scale(to: Writer, x: str) -> str:
+    return to.opposite_power(x)
+
+
+def _reciprocal(to: Writer, x: str) -> str:
+    return to.div(to.number(1.0), to.mul(x, to.opposite_power(x)))
+
+
+#: Name -> what writes the factors by which a number is multiplied, in this order, in order to be divided by x.
+RECIPROCAL: dict[str, Callable[[Writer, str], str]] = {"scale": _scale, "reciprocal": _reciprocal}
+
+
 def _sum(to: Writer, a: str, b: str) -> str:
     return to.add(a, b)
 
@@ -235,7 +257,7 @@ def defined(functions: frozenset[tuple[str, int]], loses_nan: bool, fast: bool) 
         Take those of `FAST`.
     """
     texts: list[str] = []
-    writers = {**FUNCTIONS, **(FAST if fast else {})}
+    writers = {**FUNCTIONS, **RECIPROCAL, **(FAST if fast else {})}
     for function, lanes in sorted(functions):
         if function not in writers:
             texts += _merging(function, lanes)

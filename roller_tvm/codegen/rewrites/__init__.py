@@ -15,6 +15,7 @@ from ..flat import remembering
 from .merged_lanes import with_merged_lanes
 from .neighbouring_lanes import with_neighbouring_lanes
 from .prefetch_panels import with_prefetch
+from .reciprocals import with_reciprocals
 from .stack_tiles import with_stack_tiles
 from .vector_math import with_vector_math
 from .whole_vectors import with_edge_vectors
@@ -28,14 +29,15 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
     "merged_lanes": with_merged_lanes,
+    "reciprocals": with_reciprocals,
     "fast_math": partial(with_vector_math, fast=True),  # leaves nothing to the next
     "vector_math": with_vector_math,
 }
 
 
 def rewritten(func: Any, names: Collection[str]) -> Any:
-    """Return a flattened PrimFunc with the rewrites of these names made; merged lanes belong to ``vector_math``."""
-    names = {*names, *(["merged_lanes"] if "vector_math" in names else [])}
+    """Return a flattened PrimFunc with the rewrites of these names made; two more belong to ``vector_math``."""
+    names = {*names, *(["merged_lanes", "reciprocals"] if "vector_math" in names else [])}
     with remembering():
         for name, rewrite in REWRITES.items():
             if name in names:

@@ -17,12 +17,12 @@ from typing import Any
 from ...te.numbering import dtype_of_node
 from ..dialect import Dialect
 from ..flat import OURS, called, our_function
-from ..vector_functions import FUNCTIONS, MERGED, defined, name_of
+from ..vector_functions import FUNCTIONS, MERGED, RECIPROCAL, defined, name_of
 
 #: A number or a vector of the type that is computed so.
 _FLOAT32 = re.compile(r"float32(?:x(\d+))?")
 #: Functions that have a text.
-KNOWN = {*FUNCTIONS, *MERGED.values()}
+KNOWN = {*FUNCTIONS, *RECIPROCAL, *MERGED.values()}
 
 
 def with_vector_math(func: Any, dialect: Dialect, fast: bool = False) -> Any:
