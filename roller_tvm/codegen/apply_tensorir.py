@@ -286,7 +286,7 @@ class TirApplier(Finishing):
         spatial, reduce = self._own[stage]
         self.blocks[name] = self.schedule.rfactor(self._loop(stage, at), position)
         parts = [a for a in names if a not in (*spatial, *reduce, names[at])]
-        inner = [part for a in reduce for part in ([a] if a in names else parts)]
+        inner = list(dict.fromkeys(part for a in reduce for part in ([a] if a in names else parts)))
         # Both blocks have the new axis as their first iterator, in whatever order their loops are.
         self._iters[name], self._iters[stage] = [names[at], *spatial, *inner], [names[at], *spatial]
         # TensorIR keeps the loops in the order in which they were; te lists them by kind, the new axis at `position`.

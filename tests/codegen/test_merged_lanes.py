@@ -8,7 +8,7 @@ pytest.importorskip("tvm.te")
 
 from tvm import te  # noqa: E402
 
-from roller_tvm.roller.steps import ComputeAt, RFactor, Split, Vectorize  # noqa: E402
+from roller_tvm.roller.steps import ComputeAt, Fuse, RFactor, Split, Vectorize  # noqa: E402
 
 from .kernels import built  # noqa: E402
 
@@ -49,3 +49,18 @@ def test_sums_of_odd_lanes_stay():
     kernel = built([x, y], steps, ("vector_math",))
     given = RNG.integers(-9, 9, (ROWS, 60)).astype("float32")
     np.testing.assert_array_equal(kernel((ROWS,), given), given.sum(axis=1))
+
+
+def test_lanes_of_two_fused_axes_are_vectors_where_axes_of_one_element_stand_between():
+    """A mean of pixels that keeps their axes: the loops of the lanes are those of TensorIR's block in another order."""
+    x = te.placeholder((4, 8, 12), name="x")
+    p, q = te.reduce_axis((0, 8), name="p"), te.reduce_axis((0, 12), name="q")
+    y = te.compute((4, 1, 1), lambda i, a, b: te.sum(x[i, p, q], axis=[p, q]), name="y")
+    steps = [
+        Fuse("y", ("p", "q"), "pq"), Split("y", "pq", (LANES,), ("o", "lane")), RFactor("y", "lane", 3, "y.rf"),
+        ComputeAt("y.rf", "y", "i"), Vectorize("y.rf", "lane"),
+    ]  # fmt: skip
+    kernel = built([x, y], steps, ("vector_math",))
+    given = RNG.integers(-9, 9, (4, 8, 12)).astype("float32")
+    np.testing.assert_array_equal(kernel((4, 1, 1), given), given.sum((1, 2), keepdims=True))
+    assert kernel.count(f"load <{LANES} x float>") and kernel.count(f"fadd <{LANES} x float>")
