@@ -277,12 +277,12 @@ def open_onnxruntime(file: Path, arrays: Arrays, threads: int) -> Running:
     binding.bind_ortvalue_input(INPUT, held[0])
     binding.bind_ortvalue_output(OUTPUT, held[1])
 
-    def run() -> object:
+    def run() -> np.ndarray:
         session.run_with_iobinding(binding)
-        return given, result  # onnxruntime reads and writes their memory: they are to live as long as this
+        return (given, result)[1]  # onnxruntime reads and writes their memory: they are to live as long as this
 
     pin_calling_thread()
-    return Running(run, lambda: [run(), result][1:])
+    return Running(run, lambda: [run()])
 
 
 def open_torch(file: Path, arrays: Arrays, threads: int) -> Running:
