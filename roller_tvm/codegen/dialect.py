@@ -16,7 +16,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls, checks, selects, negations, stores, remainders
+    loops, loads, calls, checks, selects, negations, stores, remainders, quotients
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -33,6 +33,7 @@ class Dialect:
     negations: Any
     stores: Any
     remainders: Any
+    quotients: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
