@@ -195,12 +195,14 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
         expression = fuse_axes(expression)
     split: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
     merged: tuple[SplitReduction, ...] = ()
+    lanes: tuple[SplitReduction, ...] = ()
     if device.kind == "cpu":
         if lanes := lane_splits(expression, device, features.uneven_lanes):
             merged = merge_splits(lanes)
             split.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
-    else:
-        split += [(s.apply(expression), (s,)) for s in _part_splits(expression, device)]
+    if not lanes:
+        own = _core_splits if device.kind == "cpu" else _part_splits
+        split += [(s.apply(expression), (s,)) for s in own(expression, device)]
     # Turning a tile asks for a box of the axes as they are, which fused ones are not.
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
         split.append((plain, ()))
@@ -223,6 +225,29 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
         form = reduce(lambda e, s: s.apply(e), merged, expression)
         cut = dict.fromkeys(partition(form, store) for store in stores)
         yield Form(form, merged, tuple(lane_nests(form, nests) for nests in cut))
+
+
+def _core_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
+    """Return a split of the longest reduction among a CPU's cores.
+
+    Each sums up what lies together, as a mean of pixels whose channels are neighbours; else a core reads the lines of
+    all pixels, of which others have written most.
+    """
+    anchor = expression.anchor
+    if device.units == 1 or len(expression.reductions) > 1 or is_product(anchor):
+        return []
+    if anchor.combiner not in ("sum", "max", "min") or anchor.indivisible:
+        return []
+    longest, parts = max(anchor.reduce, key=lambda a: a.extent), device.units
+    geometry = Geometry.of(expression, anchor.name)
+    vector = geometry.vector_axis
+    neighbours = vector is not None and all(op.stride_of(vector) == 1 for op in geometry.operands if vector in op.axes)
+    few = anchor.output_elements <= REGISTER_OUTPUTS * device.vector_width
+    if not (neighbours and few) or longest.part_of or longest.extent % parts:
+        return []
+    if longest.extent // parts < device.vector_width:
+        return []
+    return [SplitReduction(anchor.name, longest.name, parts, loops=tuple(n for n, _ in longest.fused_of))]
 
 
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:

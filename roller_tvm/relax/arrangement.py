@@ -86,7 +86,7 @@ class Arrangement:
         if not self.block:
             return relax.op.permute_dims(value, [0, 2, 3, 1])
         x = self.block
-        return relax.op.layout_transform(value, lambda n, c, h, w: (n, c // x, h, w, c % x))
+        return relax.op.permute_dims(relax.op.reshape(value, (n, c // x, x, h, w)), [0, 1, 3, 4, 2])
 
     def plain(self, value: Any, plain: Shape) -> Any:
         """The call that makes a plain tensor of an arranged one."""
@@ -95,8 +95,7 @@ class Arrangement:
             return relax.op.reshape(value, plain)
         if not self.block:
             return relax.op.permute_dims(value, [0, 3, 1, 2])
-        x = self.block
-        return relax.op.layout_transform(value, lambda n, co, h, w, ci: (n, co * x + ci, h, w))
+        return relax.op.reshape(relax.op.permute_dims(value, [0, 1, 4, 2, 3]), plain)
 
 
 @dataclass(frozen=True)
