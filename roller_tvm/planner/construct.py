@@ -194,15 +194,13 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
     split: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
-    merged: tuple[SplitReduction, ...] = ()
-    lanes: tuple[SplitReduction, ...] = ()
-    if device.kind == "cpu":
-        if lanes := lane_splits(expression, device, features.uneven_lanes):
-            merged = merge_splits(lanes)
-            split.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
-    if not lanes:
-        own = _core_splits if device.kind == "cpu" else _part_splits
-        split += [(s.apply(expression), (s,)) for s in own(expression, device)]
+    lanes = lane_splits(expression, device, features.uneven_lanes) if device.kind == "cpu" else ()
+    merged = merge_splits(lanes)
+    if lanes:
+        split.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
+    else:
+        parts = _core_splits if device.kind == "cpu" else _part_splits
+        split += [(s.apply(expression), (s,)) for s in parts(expression, device)]
     # Turning a tile asks for a box of the axes as they are, which fused ones are not.
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
         split.append((plain, ()))
