@@ -228,8 +228,8 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
 def _core_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
     """Return a split of the longest reduction among a CPU's cores.
 
-    Each sums up what lies together, as a mean of pixels whose channels are neighbours; else a core reads the lines of
-    all pixels, of which others have written most.
+    Each sums up terms that lie together: pixels, for a mean of pixels with their channels last. A core that sums up some
+    channels reads the lines of all pixels instead, and other cores have written most of these.
     """
     anchor = expression.anchor
     if device.units == 1 or len(expression.reductions) > 1 or is_product(anchor):
