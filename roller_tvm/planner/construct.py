@@ -228,7 +228,7 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
 def _core_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
     """Return a split of the longest reduction among a CPU's cores.
 
-    Each sums up terms that lie together: pixels, for a mean of pixels with their channels last. A core that sums up some
+    Each sums up terms that lie together: pixels, for a mean of pixels with channels last. A core that sums up some
     channels reads the lines of all pixels instead, and other cores have written most of these.
     """
     anchor = expression.anchor
