@@ -23,6 +23,7 @@ from .naming import Naming
 from .sets import plain_of
 from .ways import CHOICE, DATA, IMMEDIATE, INDEX, PLACE, Way, joined, operation_of, step_of
 
+_NAMES = re.compile(r"\b[ip]\d+\b")
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
 
@@ -52,6 +53,7 @@ class Accesses(Naming):
         self.fused: dict[int, int] = {}  # the same by the numbers of buffers
         self.issuing = self.landing = False  # whether stores are copies that run ahead, and whether they arrive
         self.said: list[str] = []  # rules of the last statement's accesses
+        self.alike = False  # whether all blocks have the same iterations of the statement that is read
         self.tree: Tree = None  # the value of the statement that is read
         self.numbers: set[tuple[str, Way]] = set()  # constants of the statement that is read
         self.chosen: list[tuple[str, Way, str, bool]] = []  # those that a condition chooses from others, and where
@@ -244,11 +246,11 @@ class Accesses(Naming):
     def _statement(self, accesses: Sequence[Any], text: str, update: str = "", extra: Sequence[str] = ()) -> None:
         folds = self.folding.folds if self.folding is not None else ()
         statement = Statement(len(self.kernel.statements), tuple(self.place), None, (), text, update,
-                              exact=self.exact, folds=folds)  # fmt: skip
+                              exact=self.exact, folds=folds, alike=self._alike_blocks())  # fmt: skip
         dims = statement.dims
         space = f"{statement.space}[{', '.join(d.var for d in dims)}]"
         domain = self._parsed(self.isl.Set, f"{{ {space} : {self._rules()} }}")
-        self.said = []
+        self.said, self.alike = [], statement.alike
         made = [m for a in accesses if (m := self._access(space, domain, extra, *a)) is not None]
         for dim in self._outside(accesses):
             begins = self._parsed(self.isl.Set, f"{{ {space} : {self.begun[dim]} }}")
@@ -271,6 +273,27 @@ class Accesses(Naming):
         self.kernel.statements.append(whole)
         self.numbers.clear()
         self.chosen.clear()
+
+    def _alike_blocks(self) -> bool:
+        """Return whether the rules at the place are those of blocks, and others that know neither blocks nor sizes."""
+        blocks = [p.var for p in self.place if isinstance(p, Dim) and p.kind == BLOCK]
+        for rule in self.rules:
+            own = bool(rule.dims) and all(dim.var in blocks for dim in rule.dims)
+            if any((name in blocks or name[0] == "p") != own for name in _NAMES.findall(rule.told(self))):
+                return False
+        return bool(blocks)
+
+    def _blocks_of(self, memory: Buffer, texts: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the places of blocks among the dimensions of the statement, if all access their own memory alike."""
+        around = [p for p in self.place if isinstance(p, Dim)]
+        blocks = [dim for dim in around if dim.kind == BLOCK]
+        if not self.alike or self.launch is not None or not set(blocks) <= set(memory.dims):
+            return None
+        known = {dim.var for dim in blocks}
+        if any(name in known or name[0] == "p" for text in texts for name in _NAMES.findall(text)):
+            return None
+        folded = self.folding.folded if self.folding is not None else set[Dim]()
+        return tuple(n for n, dim in enumerate(d for d in around if d not in folded) if dim.kind == BLOCK)
 
     def _outside(self, accesses: Sequence[Any]) -> list[Dim]:
         """Return the begins around the place that have no memory of their own for what a statement writes."""
@@ -328,7 +351,8 @@ class Accesses(Naming):
             element, home = (plain_of(found, found.domain()) for found in (element, home))
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         known = self.exact and not text.opaque
-        return Access(memory, element, home, write, exact and known, told, known and not exact, way)
+        blocks = self._blocks_of(memory, [*starts, rule])
+        return Access(memory, element, home, write, exact and known, told, known and not exact, way, blocks=blocks)
 
     def _start(self, text: Any, index: Any, lanes: list[str]) -> str:
         """Return an index; of a vector that is written out any of its lanes, whose rule `lanes` gets."""

@@ -14,6 +14,7 @@ from .kernel import BLOCK, PARALLEL, THREAD, Access, Buffer, Dim, Kernel, Statem
 from .memory import box_of
 from .nearest import Visit, setter_of, sources_of
 from .sets import library
+from .walls import tuple_of
 from .witness import element, iteration, parameters_of, point_of
 
 
@@ -83,8 +84,10 @@ class Flow:
         """Return this where of the trips that write an element again the first one is the last."""
         return replace(self, finals={**self.finals, **self.firsts})
 
-    def _of_buffer(self, buffer: Buffer) -> None:
+    def _of_buffer(self, buffer: Buffer, one: bool = True) -> None:
+        """Note sources and values of a buffer; of `one` block, if all blocks do the same to memory of their own."""
         isl = library()
+        one = one and _alike(self.kernel, buffer)
         sets: list[Visit] = []
         adds: list[Visit] = []
         times: list[tuple[str, Statement | None]] = []
@@ -96,9 +99,9 @@ class Flow:
                     continue
                 used = True
                 if access.write:
-                    (adds if s.update or not access.exact else sets).append(_visit(s, access))
+                    (adds if s.update or not access.exact else sets).append(_visit(s, access, one))
                 elif not (s.update and is_own(s, access)):
-                    reads[f"R{s.number}_{n}"] = s, n, _visit(s, access)
+                    reads[f"R{s.number}_{n}"] = s, n, _visit(s, access, one)
             if used:
                 times.append((s.space, s))
         ends: list[Visit] = []
@@ -111,11 +114,11 @@ class Flow:
         issued = isl.UnionSet("{ }")
         for s in self.kernel.statements:
             if s.issued and s.write is not None and s.write.buffer == buffer:
-                issued = issued.union(s.write.homes.domain())
+                issued = issued.union(_visit(s, s.write, one).homes.domain())
         if issued.is_empty():
             for name, (s, n, read) in list(reads.items()):
                 if (told := sources_of(read, sets, adds)) is not None:
-                    self.sources[s.number, n], self.missing[s.number, n] = _union(told), isl.UnionSet("{ }")
+                    self._note(s, n, told, isl.UnionSet("{ }"), one)
                     del reads[name]
             for end in ends:
                 if (told := sources_of(end, sets, adds)) is not None:
@@ -132,18 +135,41 @@ class Flow:
         info = isl.UnionAccessInfo.from_sink(_union(sinks))
         info = info.set_must_source(_union([one.homes for one in sets])) if sets else info
         info = info.set_may_source(_union([one.homes for one in adds])) if adds else info
-        found = info.set_schedule_map(_times(times, buffer)).compute_flow()
+        found = info.set_schedule_map(_times(times, buffer, one)).compute_flow()
         whole, lacking = found.get_may_dependence().reverse(), found.get_may_no_source().domain()
         for name, (s, n, read) in reads.items():
             only = isl.UnionSet.from_set(read.homes.domain().set_tuple_name(name))
-            back = _union([_renamed(s, name)])
-            self.sources[s.number, n] = back.apply_range(whole.intersect_domain(only))
+            back = _union([_renamed(s, name, read.names)])
+            told = maps_of(back.apply_range(whole.intersect_domain(only)))
             early = whole.intersect_range(issued).intersect_domain(only).domain()
             # islpy 2026.2.2 may find that nothing lacks a source where its own map of sources lacks it.
             without = only.subtract(whole.intersect_domain(only).domain())
-            self.missing[s.number, n] = lacking.intersect(only).union(early).union(without)
+            none = lacking.intersect(only).union(early).union(without)
+            if one and not none.is_empty():  # of which block
+                self._of_buffer(buffer, False)
+                return
+            self._note(s, n, told, none, one)
         for end in ends:
             self.finals[buffer.number] = whole.intersect_domain(isl.UnionSet.from_set(end.homes.domain()))
+
+    def _note(self, reader: Statement, number: int, sources: list[Any], missing: Any, one: bool) -> None:
+        isl = library()
+        if one:
+            sources = [self._of_each(reader, source) for source in sources]
+        self.sources[reader.number, number] = _union(sources) if sources else isl.UnionMap("{ }")
+        self.missing[reader.number, number] = missing
+
+    def _of_each(self, reader: Statement, relation: Any) -> Any:
+        """Return the sources in each block from those in one."""
+        isl = library()
+        writer = self.kernel.statements[int(relation.get_tuple_name(isl.dim_type.out)[1:])]
+        for statement, kind in ((reader, isl.dim_type.in_), (writer, isl.dim_type.out)):
+            for n, dim in enumerate(statement.dims):
+                relation = relation.insert_dims(kind, n, 1) if dim.kind == BLOCK else relation
+            relation = relation.set_tuple_name(kind, statement.space)
+        equal = " and ".join(f"i{dim.number} = j{dim.number}" for dim in reader.dims if dim.kind == BLOCK)
+        relation = relation.intersect(isl.Map(f"{{ {tuple_of(reader, 'i')} -> {tuple_of(writer, 'j')} : {equal} }}"))
+        return relation.intersect_domain(reader.domain).intersect_range(writer.domain)
 
     def _of_all(
         self, buffer: Buffer, wrote: Visit, reads: Mapping[str, tuple[Statement, int, Visit]], ends: Sequence[Visit]
@@ -192,8 +218,9 @@ def _unset(flow: Flow) -> Finding | None:
         if not adding:
             continue
         setting = [s for s in kernel.statements if not s.update for a in s.accesses if a.write and a.buffer == buffer]
-        starts = [_visit(s, a) for s in setting for a in s.accesses if a.write and a.buffer == buffer and a.exact]
-        adding = [s for s in adding if not s.write or setter_of(_visit(s, s.write), starts) is None]
+        one = _alike(kernel, buffer)
+        starts = [_visit(s, a, one) for s in setting for a in s.accesses if a.write and a.buffer == buffer and a.exact]
+        adding = [s for s in adding if not s.write or setter_of(_visit(s, s.write, one), starts) is None]
         if not adding:
             continue
         sinks = [s.write.homes.set_tuple_name(isl.dim_type.in_, f"U{s.number}") for s in adding if s.write]
@@ -224,17 +251,25 @@ def is_own(statement: Statement, access: Access) -> bool:
     return write is not None and bool(access.elements.is_subset(write.elements))
 
 
-def _visit(statement: Statement, access: Access) -> Visit:
-    entries, _ = _entries(statement)
-    return Visit(tuple(entries), tuple(dim.var for dim in statement.dims), access.homes)
+def _alike(kernel: Kernel, buffer: Buffer) -> bool:
+    """Return whether all blocks do the same to memory of their own."""
+    accesses = [a for s in kernel.statements for a in s.accesses if a.buffer == buffer]
+    return not buffer.parameter and all(access.of_one_block is not None for access in accesses)
 
 
-def _times(spaces: Sequence[tuple[str, Statement | None]], buffer: Buffer) -> Any:
+def _visit(statement: Statement, access: Access, one: bool = False) -> Visit:
+    """Return a statement's access; of `one` block alone."""
+    entries, _ = _entries(statement, one)
+    names = (dim.var for dim in statement.dims if not (one and dim.kind == BLOCK))
+    return Visit(tuple(entries), tuple(names), access.of_one_block if one else access.homes)
+
+
+def _times(spaces: Sequence[tuple[str, Statement | None]], buffer: Buffer, one: bool = False) -> Any:
     """Return when iterations run: in the order of the function, threads side by side; None is the end.
 
     What all have in common tells nothing: nor do loops of which each trip has memory of its own.
     """
-    rows = [(["1"], list[str]()) if s is None else _entries(s) for _, s in spaces]
+    rows = [(["1"], list[str]()) if s is None else _entries(s, one) for _, s in spaces]
     depth = max(len(row) + len(threads) for row, threads in rows)
     whole = [[*row, *["0"] * (depth - len(row) - len(threads)), *threads] for row, threads in rows]
     own = {dim.var for dim in buffer.dims}
@@ -242,20 +277,22 @@ def _times(spaces: Sequence[tuple[str, Statement | None]], buffer: Buffer) -> An
             if len({row[n] for row in whole}) > 1 or not (whole[0][n].isdigit() or whole[0][n] in own)]  # fmt: skip
     maps = []
     for (space, statement), row in zip(spaces, whole, strict=True):
-        dims = statement.dims if statement is not None else ()
+        dims = [d for d in statement.dims if not (one and d.kind == BLOCK)] if statement is not None else []
         names = [d.var for d in dims] if statement is not None else [f"f{n}" for n in range(len(buffer.shape))]
         told = ", ".join(row[n] for n in kept) or "0"
         maps.append(library().Map(f"{{ {space}[{', '.join(names)}] -> [{told}] }}"))
     return _union(maps)
 
 
-def _entries(statement: Statement) -> tuple[list[str], list[str]]:
-    """Return the place of a statement in time, and its threads."""
+def _entries(statement: Statement, one: bool = False) -> tuple[list[str], list[str]]:
+    """Return the place of a statement in time, in `one` block, and its threads."""
     entries: list[str] = []
     threads = [dim.var for fold in statement.folds for dim in fold.dims]
     for part in statement.place:
         if isinstance(part, Dim) and part in statement.folded:
             entries += [] if part.kind == THREAD else ["0"]
+        elif isinstance(part, Dim) and one and part.kind == BLOCK:
+            continue
         elif isinstance(part, Dim):
             (threads if part.kind == THREAD else entries).append(part.var)
         else:
@@ -263,9 +300,15 @@ def _entries(statement: Statement) -> tuple[list[str], list[str]]:
     return entries, threads
 
 
-def _renamed(statement: Statement, name: str) -> Any:
-    names = ", ".join(d.var for d in statement.dims)
+def _renamed(statement: Statement, name: str, dims: Sequence[str]) -> Any:
+    names = ", ".join(dims)
     return library().Map(f"{{ {statement.space}[{names}] -> {name}[{names}] }}")
+
+
+def maps_of(union: Any) -> list[Any]:
+    found: list[Any] = []
+    union.foreach_map(found.append)
+    return found
 
 
 def _union(maps: list[Any]) -> Any:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from .sets import library
+
 #: Kinds of loops whose trips run at the same time, and those of a block's threads.
 BLOCK, THREAD, PARALLEL, VECTOR, SERIAL = "block", "thread", "parallel", "vectorize", "serial"
 
@@ -139,6 +141,9 @@ class Access:
         Operations between a read and the value that the statement stores, the outermost first.
     near : isl.Map, optional
         `homes` for numbers between begins of tiles, too (``begins.py``).
+    blocks : tuple of int, optional
+        Dimensions of the statement that are blocks, if each block accesses the same elements of memory of its own,
+        whichever the sizes are.
     """
 
     buffer: Buffer
@@ -150,6 +155,21 @@ class Access:
     open: bool = False
     way: tuple[str, ...] = ()
     near: Any = None
+    blocks: tuple[int, ...] | None = None
+
+    @cached_property
+    def of_one_block(self) -> Any:
+        """`homes` of one block, without the dimensions that are blocks, and without sizes; None if blocks differ."""
+        if self.blocks is None:
+            return None
+        found, isl = self.homes, library()
+        for n in reversed(self.blocks):
+            found = found.project_out(isl.dim_type.in_, n, 1)
+        for n in reversed([n for n, dim in enumerate(self.buffer.dims) if dim.kind == BLOCK]):
+            found = found.project_out(isl.dim_type.out, n, 1)
+        found = found.project_out(isl.dim_type.param, 0, found.dim(isl.dim_type.param))
+        names = (self.homes.get_tuple_name(kind) for kind in (isl.dim_type.in_, isl.dim_type.out))
+        return found.set_tuple_name(isl.dim_type.in_, next(names)).set_tuple_name(isl.dim_type.out, next(names))
 
 
 @dataclass(frozen=True)
@@ -178,6 +198,8 @@ class Statement:
         the operation, and the number of the read.
     meets : bool
         Whether it is a reduction over threads.
+    alike : bool
+        Whether all blocks have the same iterations of it, whichever the sizes are.
     issued : bool
         Whether it issues a copy that runs ahead: nobody may read the element until the copy has arrived.
     """
@@ -198,6 +220,7 @@ class Statement:
     instance: Any = None
     adds: tuple[str, int] | None = None
     meets: bool = False
+    alike: bool = False
 
     @cached_property
     def dims(self) -> tuple[Dim, ...]:

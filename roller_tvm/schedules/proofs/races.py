@@ -117,6 +117,8 @@ def _race(
     kernel.walls = walls = kernel.walls or Walls(kernel)
     if all(kind == THREAD for kind, _ in rules) and walls.apart(first, second):
         return None
+    if _apart_in_a_block(walls, first, write, second, other, rules):
+        return None
     cells = [_cell(a) for a in (write, other)]
     if first is second and write is other and (by_digits(cells[0]) or cells[0].is_injective()):
         return None
@@ -133,6 +135,29 @@ def _race(
     return None
 
 
+def _apart_in_a_block(
+    walls: Walls, first: Statement, write: Access, second: Statement, other: Access, rules: list[tuple[str, str]]
+) -> bool:  # fmt: skip
+    """Return whether accesses of memory of each block do not meet, whatever they are; False says nothing."""
+    if write.of_one_block is None or other.of_one_block is None or any(kind == BLOCK for kind, _ in rules):
+        return False
+    cells = [_cell(a, True) for a in (write, other)]
+    if first is second and write is other and by_digits(cells[0]):
+        return True
+    same = cells[0].apply_range(cells[1].reverse())
+    blocks = [f"i{dim.number} = j{dim.number} and " for dim in first.dims if dim.kind == BLOCK]
+    one, two = (tuple_of(s, x, [d for d in s.dims if d.kind != BLOCK]) for s, x in ((first, "i"), (second, "j")))
+    for kind, rule in rules:
+        if same.is_empty():
+            return True
+        pairs = walls.together(same, first, second, True) if kind == THREAD else same
+        for block in blocks:
+            rule = rule.replace(block, "")
+        if not pairs.is_empty() and not pairs.intersect(library().Map(f"{{ {one} -> {two} : {rule} }}")).is_empty():
+            return False
+    return True
+
+
 def _told(
     kernel: Kernel, buffer: Buffer, first: Statement, write: Access, second: Statement, pairs: Any, kind: str
 ) -> str:
@@ -145,10 +170,10 @@ def _told(
     return f"{told}, {_AT_ONCE[kind]} at the same time{parameters_of(pairs, kernel)}"
 
 
-def _cell(access: Access) -> Any:
+def _cell(access: Access, of_one_block: bool = False) -> Any:
     """Return an access with the memory that it touches: one allocation in a serial loop is the same each time."""
-    isl, dims = library(), access.buffer.dims
-    found = access.homes
+    isl, found = library(), access.of_one_block if of_one_block else access.homes
+    dims = [dim for dim in access.buffer.dims if not (of_one_block and dim.kind == BLOCK)]
     for n in reversed(range(len(dims))):
         if dims[n].kind not in (BLOCK, PARALLEL, THREAD, VECTOR):
             found = found.project_out(isl.dim_type.out, n, 1)

@@ -23,7 +23,7 @@ class Walls:
         self.others = [s for s in barriers if s not in self.whole]
         every = dict.fromkeys(d for barrier in self.whole for d in barrier.dims)
         self.loops = [d for d in every if d.kind not in (BLOCK, THREAD)]
-        self._trips = cache(lambda number: _trips(kernel.statements[number], self.loops))
+        self._trips = cache(self._trips_of)
         self._way = cache(self._between)
         self._left = cache(self._trips_together)
         self._statements = kernel.statements
@@ -32,15 +32,16 @@ class Walls:
         """Return whether a barrier lies between any iterations of two statements in one block."""
         return bool(self.whole) and bool(self._left(first.number, second.number).is_empty())
 
-    def together(self, pairs: Any, first: Statement, second: Statement) -> Any:
-        """Return the pairs of iterations between which there is no barrier."""
+    def together(self, pairs: Any, first: Statement, second: Statement, of_one_block: bool = False) -> Any:
+        """Return the pairs of iterations, or of those of one block, between which there is no barrier."""
         isl = library()
         if self.whole:
-            down = isl.Map(f"{{ {tuple_of(first, 'i')} -> {tuple_of(first, 'i', self.loops)} }}")
-            up = isl.Map(f"{{ {tuple_of(second, 'j', self.loops)} -> {tuple_of(second, 'j')} }}")
+            one, two = (_kept(statement, of_one_block) for statement in (first, second))
+            down = isl.Map(f"{{ {tuple_of(first, 'i', one)} -> {tuple_of(first, 'i', self.loops)} }}")
+            up = isl.Map(f"{{ {tuple_of(second, 'j', self.loops)} -> {tuple_of(second, 'j', two)} }}")
             left = self._left(first.number, second.number)
             pairs = pairs.intersect(down.apply_range(left).apply_range(up))
-        for barrier in self.others:
+        for barrier in () if of_one_block else self.others:
             for early, late, turned in ((first, second, False), (second, first, True)):
                 one, two = (before(*both, False) for both in ((early, barrier), (barrier, late)))
                 if not one or not two or pairs.is_empty():
@@ -51,6 +52,12 @@ class Walls:
                 apart = ahead.intersect_range(waits).apply_range(after.intersect_domain(waits))
                 pairs = pairs.subtract(apart.reverse() if turned else apart)
         return pairs
+
+    def _trips_of(self, number: int) -> Any:
+        statement = self._statements[number]
+        found = _trips(statement, self.loops)
+        kind = library().dim_type.param
+        return found.project_out(kind, 0, found.dim(kind)) if statement.alike else found
 
     def _trips_together(self, first: int, second: int) -> Any:
         found = library().Map.from_domain_and_range(self._trips(first), self._trips(second))
@@ -78,7 +85,7 @@ class Walls:
 def _is_whole(barrier: Statement, kernel: Kernel) -> bool:
     """Return whether all threads of all blocks reach a barrier in each iteration of its other loops."""
     isl, dims = library(), barrier.dims
-    serial = [d for d in dims if d.kind not in (BLOCK, THREAD)]
+    serial = [d for d in dims if d.kind != BLOCK and not d.name.startswith("threadIdx")]  # virtual ones are trips
     rules = [f"0 <= {d.var} < {d.extent}" if d.extent else kernel.ranges[d] for d in dims if d not in serial]
     where = f"{tuple_of(barrier, 'i', serial)} -> {tuple_of(barrier, 'i')}"
     head = f"[{', '.join(sorted(kernel.parameters))}] -> " if kernel.parameters else ""
@@ -93,6 +100,10 @@ def _trips(statement: Statement, loops: Collection[Dim]) -> Any:
         if statement.dims[n] not in loops:
             domain = domain.project_out(isl.dim_type.set, n, 1)
     return domain.set_tuple_name(statement.space)
+
+
+def _kept(statement: Statement, of_one_block: bool) -> list[Dim]:
+    return [dim for dim in statement.dims if not (of_one_block and dim.kind == BLOCK)]
 
 
 def tuple_of(statement: Statement, letter: str, loops: Collection[Dim] | None = None) -> str:
