@@ -132,7 +132,7 @@ class _Grid:
 
     def family(self, large: RankedPlan, tile: tuple[int, ...]) -> PlanFamily | None:
         """Return the family of a tile and smaller ones; None without a kernel for single elements."""
-        made = [tuple(min(e, most) for e in tile) for most in (max(tile), FEW * FEW, FEW, 1)]
+        made = [tuple(min(e, most) for e in tile) for most in (max(tile, default=1), FEW * FEW, FEW, 1)]
         members = [m for extents in dict.fromkeys(made) if (m := self._member(large, extents)) is not None]
         if not members or any(e > 1 for e in members[-1].extents):
             return None

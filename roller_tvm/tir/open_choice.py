@@ -107,6 +107,8 @@ def _launched(axes: OpenAxes, bodies: Sequence[Any], conditions: Sequence[Any]) 
     """Kernels one after the other, of which the first one whose condition holds has a turn; none without elements."""
     from tvm import s_tir, tirx
 
+    if not axes.axes:  # open places alone, as of a last row
+        return bodies[0]
     some = tirx.all(*(axis.extent >= 1 for axis in axes.axes))
     made, before = [], tirx.const(False, "bool")
     for body, condition in zip(bodies, [*conditions, some], strict=True):

@@ -46,6 +46,12 @@ def test_vectors_divide_what_lies_behind_an_open_axis(shape, least):
     assert max(widths) >= least and (least > 1 or max(widths) == 1)
 
 
+def test_open_places_alone_have_one_kernel():
+    """The last row of an open number is a tensor of fixed extents."""
+    family = next(grid_families(lambda _: operator("relu", shape=(1, 64)), [], [], CARD))
+    assert [member.extents for member in family.members] == [()]
+
+
 def test_a_reduction_along_an_open_axis_is_refused():
     with pytest.raises(UnsupportedOperator, match="a reduction along an open axis"):
         next(grid_families(lambda e: matmul(m=8, n=8, k=e[0]), ["k"], [False], CARD))

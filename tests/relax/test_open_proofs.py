@@ -48,6 +48,17 @@ def test_open_kernels_are_proven(body):
         assert {f.rule for f in proof.findings} >= {"races", "values"}
 
 
+def test_the_last_row_is_planned_for_a_gpu_and_proven():
+    def last(x):
+        return te.compute((1, 24), lambda i, j: x[x.shape[0] - 1 - i, j], name="last")
+
+    mod = prepare(module(lambda b, x: b.emit_te(last, x), (var(), 24)), LLVM)
+    (func,) = (func for _, func in mod.functions_items() if type(func).__name__ == "PrimFunc")
+    found = next(OpenFunction(func, device("a100"), "last").schedules())[0]
+    assert "threadIdx.x" in str(found)
+    assert prove(found, func, tvm.target.Target({"kind": "cuda", "arch": "sm_80"})).answer == "proven"
+
+
 def sliced(bound):
     """The first rows of a table, as many as there are tokens."""
 
