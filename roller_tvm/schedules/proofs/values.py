@@ -14,12 +14,18 @@ from .origins import Key, Origins, all_of
 from .sets import library
 from .witness import parameters_of, point_of
 
+#: Steps of ways one after the other, of which one may take back the other: ``max(min(x, z), z)``, ``x / z * z``.
+_CANCELLING = set(map(frozenset, (("Max", "Min"), ("Div", "Mul"), ("Div",), ("Sub", "Add"), ("Sub",))))
+#: Those of choices by data.
+_CHOSEN = {"chosen", "otherwise"}
+
 
 def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Finding:
     """Outputs come from the same inputs as before the schedule, by the same ways."""
     own, wanted = scheduled.inputs, reference.inputs
     seen: set[tuple[Any, ...]] = set()  # several ways by which the same elements go
     told = _differences(_by_input(own), _by_input(wanted), kernel, seen)
+    cancels = _may_cancel(own, wanted) if told else ""  # what an element changes may be taken back
     if not told and set(own) <= set(wanted):  # nothing is computed in another way: what lacks is not made up for
         told = _differences(own, wanted, kernel, seen)
     same = set(scheduled.terms) == set(reference.terms)
@@ -39,10 +45,21 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
     unclear = sorted(scheduled.unclear | reference.unclear)
     vanishing = {text for one in (scheduled, reference) for text in one.flow.kernel.vanishing}
     unknown = sorted(scheduled.skipped | reference.skipped | (vanishing if told else set()))
-    skipped = [*unknown, *unclear, *other]
-    if told and not unknown:
+    skipped = [*unknown, *filter(None, [cancels]), *unclear, *other]
+    if told and not unknown and not cancels:
         return Finding("values", REFUTED, told)
     return Finding("values", UNDECIDED, skipped[0]) if skipped else Finding("values", PROVEN)
+
+
+def _may_cancel(own: dict[Key, list[Any]], wanted: dict[Key, list[Any]]) -> str:
+    """Return a way of one of two functions alone, of which an operation may make elements of no account; '' if none."""
+    both = [{way for *_, told in found for way in told.split(" | ")} for found in (own, wanted)]
+    for way in sorted(both[0] ^ both[1]):
+        steps = [step.partition(".")[0] for step in way.split()]
+        pairs = map(frozenset, zip(steps, steps[1:], strict=False))
+        if not _CHOSEN.isdisjoint(steps) or any(pair in _CANCELLING for pair in pairs):
+            return f"another way of computing: {way}"
+    return ""
 
 
 def _misplaced(scheduled: Origins, reference: Origins, kernel: Kernel) -> str:
