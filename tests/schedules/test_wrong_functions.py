@@ -216,7 +216,7 @@ def _not_proven(right, wrong):
     (lambda x, y, z: x / z * z, lambda x, y, z: x + number(0.0)),
     (lambda x, y, z: tirx.Select(x < x + number(1.0), x, z), lambda x, y, z: x + number(0.0)),
     (lambda x, y, z: x - z + z, lambda x, y, z: x + number(0.0)),
-], ids=["a maximum of a minimum", "a quotient's product", "a choice that is always the same", "a difference's sum"])  # fmt: skip
+], ids=["a maximum of a minimum", "a quotient's product", "always one choice", "a difference's sum"])  # fmt: skip
 def test_values_that_cancel_are_not_refuted(one, other):
     for scheduled, original in ((one, other), (other, one)):
         assert prove(made(scheduled), made(original), tvm.target.Target("llvm")).answer != "refuted"

@@ -103,6 +103,23 @@ def turned(scope="shared", waits="shared", reached=lambda b, t: t >= 0, trips=la
     return func
 
 
+def turned_at(to=lambda b, t: t, at=lambda b, t: t, virtual=1, waits=True):
+    """Return the same by places in shared memory, which blocks may choose, written and read by virtual threads."""
+
+    @T.prim_func(s_tir=True)
+    def func(x: T.Buffer((48,), "float32"), y: T.Buffer((48,), "float32")):
+        b = T.launch_thread("blockIdx.x", 4)
+        a = T.alloc_buffer((12,), "float32", scope="shared")
+        v = T.launch_thread("vthread.x", virtual)
+        t = T.launch_thread("threadIdx.x", 12 // virtual)
+        a[to(b, v * (12 // virtual) + t)] = x[b * 12 + v * (12 // virtual) + t]
+        if waits:
+            T.evaluate(T.tvm_storage_sync("shared"))
+        y[b * 12 + v * (12 // virtual) + t] = a[at(b, 11 - (v * (12 // virtual) + t))]
+
+    return func
+
+
 def in_launches(number):
     """Return blocks that take what those of the launch before wrote, and the launch in which each does."""
 
@@ -147,6 +164,23 @@ def test_threads_that_do_not_meet_are_not_proven(wrong):
 ], ids=["always", "blocks", "both", "trips by block", "trips by thread"])  # fmt: skip
 def test_threads_that_meet_are_proven(right):
     assert prove_lowered(right, turned_round).answer == "proven"
+
+
+@pytest.mark.parametrize("right", [
+    turned_at(), turned_at(lambda b, t: (t + b) % 12, lambda b, t: (t + b) % 12),
+    turned_at(lambda b, t: T.if_then_else(b < 4, t, 0)), turned_at(virtual=2),
+], ids=["alike", "moved by the block", "a condition on the block", "virtual threads"])  # fmt: skip
+def test_memory_of_each_block_is_proven(right):
+    assert prove_lowered(right, turned_round).answer == "proven"
+
+
+@pytest.mark.parametrize("wrong", [
+    turned_at(lambda b, t: T.if_then_else(b == 2, T.min(t, 10), t)), turned_at(lambda b, t: T.min(t, 10)),
+    turned_at(at=lambda b, t: T.if_then_else(b == 2, T.max(t, 1), t)),
+    turned_at(lambda b, t: T.max(t - b // 3, 0), lambda b, t: t), turned_at(virtual=2, waits=False),
+], ids=["one block races", "all race", "one reads another", "one leaves one out", "virtual threads"])  # fmt: skip
+def test_memory_of_one_block_that_differs_is_refuted(wrong):
+    assert prove_lowered(wrong, turned_round).answer == "refuted"
 
 
 def test_launches_run_one_after_the_other():

@@ -36,9 +36,9 @@ class Walls:
         """Return the pairs of iterations, or of those of one block, between which there is no barrier."""
         isl = library()
         if self.whole:
-            one, two = (_kept(statement, of_one_block) for statement in (first, second))
-            down = isl.Map(f"{{ {tuple_of(first, 'i', one)} -> {tuple_of(first, 'i', self.loops)} }}")
-            up = isl.Map(f"{{ {tuple_of(second, 'j', self.loops)} -> {tuple_of(second, 'j', two)} }}")
+            kept, others = (_kept(statement, of_one_block) for statement in (first, second))
+            down = isl.Map(f"{{ {tuple_of(first, 'i', kept)} -> {tuple_of(first, 'i', self.loops)} }}")
+            up = isl.Map(f"{{ {tuple_of(second, 'j', self.loops)} -> {tuple_of(second, 'j', others)} }}")
             left = self._left(first.number, second.number)
             pairs = pairs.intersect(down.apply_range(left).apply_range(up))
         for barrier in () if of_one_block else self.others:
