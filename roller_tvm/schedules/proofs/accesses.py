@@ -23,6 +23,8 @@ from .naming import Naming
 from .sets import plain_of
 from .ways import CHOICE, DATA, IMMEDIATE, INDEX, PLACE, Way, joined, operation_of, step_of
 
+#: The range of a loop, digits and sizes.
+_RANGE = re.compile(r"0 <= (i\d+) < 0 \+ (\d+)")
 _NAMES = re.compile(r"\b[ip]\d+\b")
 _COMBINES = ("Add", "Mul", "Max", "Min", "Sub")
 
@@ -249,19 +251,18 @@ class Accesses(Naming):
                               exact=self.exact, folds=folds, alike=self._alike_blocks())  # fmt: skip
         dims = statement.dims
         space = f"{statement.space}[{', '.join(d.var for d in dims)}]"
-        domain = self._parsed(self.isl.Set, f"{{ {space} : {self._rules()} }}")
+        domain = self._domain(space, dims)
         self.said, self.alike = [], statement.alike
         made = [m for a in accesses if (m := self._access(space, domain, extra, *a)) is not None]
         for dim in self._outside(accesses):
-            begins = self._parsed(self.isl.Set, f"{{ {space} : {self.begun[dim]} }}")
+            begins = self._parsed(self.isl.Set, f"{{ {space} : {self.begun[dim]} }}", False)
             made = [_at_begins(access, begins) if access.write else access for access in made]
-        for dim in dims:
+        for n, dim in enumerate(dims):
             # Virtual threads are trips of one thread; what knows nothing of them it does once.
             if dim.name.startswith(("vthread", "cthread")) and not self._knows(dim):
-                one = self._parsed(self.isl.Set, f"{{ {space} : {dim.var} = 0 }}")
-                domain = domain.intersect(one)
-                made = [replace(a, elements=a.elements.intersect_domain(one), homes=a.homes.intersect_domain(one))
-                        for a in made]  # fmt: skip
+                domain = domain.fix_val(self.isl.dim_type.set, n, 0)
+                made = [replace(a, elements=a.elements.fix_val(self.isl.dim_type.in_, n, 0),
+                                homes=a.homes.fix_val(self.isl.dim_type.in_, n, 0)) for a in made]  # fmt: skip
         numbers = frozenset(self.numbers)
         chosen = tuple(
             (number, way, self._parsed(self.isl.Set, f"{{ {space} : {rule} }}").intersect(domain), exact and self.exact)
@@ -295,17 +296,41 @@ class Accesses(Naming):
         folded = self.folding.folded if self.folding is not None else set[Dim]()
         return tuple(n for n, dim in enumerate(d for d in around if d not in folded) if dim.kind == BLOCK)
 
+    def _inside(self, memory: Buffer, indices: Sequence[Any]) -> bool:
+        """Return whether the least and largest values of indices are within memory of fixed extents."""
+        if len(indices) != len(memory.shape):
+            return False
+        for index, extent in zip(indices, memory.shape, strict=True):
+            if not extent.isdigit() or not dtype_of_node(index).startswith(("int", "uint")):
+                return False
+            least, most = self.spans.of(index)
+            if least < 0 or most >= int(extent) or not self.spans.fits(index):
+                return False
+        return True
+
     def _outside(self, accesses: Sequence[Any]) -> list[Dim]:
         """Return the begins around the place that have no memory of their own for what a statement writes."""
         begun = [p for p in self.place if isinstance(p, Dim) and p in self.begun]
         written = [self.buffers.get(memory_of(buffer)) for buffer, _, write, *_ in accesses if write] if begun else []
         return [dim for dim in begun if any(memory is None or dim not in memory.dims for memory in written)]
 
+    def _domain(self, space: str, dims: Sequence[Dim]) -> Any:
+        """Return where the statement at the place is executed; isl reads ranges of numbers slowly."""
+        ranges = {rule: _RANGE.fullmatch(rule) for rule in self._told()}
+        rest = " and ".join(rule for rule, found in ranges.items() if found is None) or "true"
+        domain, kind = self._parsed(self.isl.Set, f"{{ {space} : {rest} }}"), self.isl.dim_type.set
+        places = {dim.var: n for n, dim in enumerate(dims)}
+        for name, extent in (found.groups() for found in ranges.values() if found is not None):
+            domain = domain.lower_bound_val(kind, places[name], 0).upper_bound_val(kind, places[name], int(extent) - 1)
+        return domain
+
     def _rules(self) -> str:
-        """Return where the statement at the place is executed."""
+        return " and ".join(self._told()) or "true"
+
+    def _told(self) -> list[str]:
         told = [rule.told(self) for rule in self.rules]
         told += self.folding.rules if self.folding is not None else []
-        return " and ".join(rule for rule in told if rule) or "true"
+        return [rule for rule in told if rule]
 
     def _access(
         self, space: str, domain: Any, extra: Sequence[str], buffer: Any, indices: list[Any], write: bool,
@@ -351,8 +376,8 @@ class Accesses(Naming):
             element, home = (plain_of(found, found.domain()) for found in (element, home))
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         known = self.exact and not text.opaque
-        blocks = self._blocks_of(memory, [*starts, rule])
-        return Access(memory, element, home, write, exact and known, told, known and not exact, way, blocks=blocks)
+        blocks, inside = self._blocks_of(memory, [*starts, rule]), self._inside(memory, indices)
+        return Access(memory, element, home, write, exact and known, told, known and not exact, way, None, blocks, inside)
 
     def _start(self, text: Any, index: Any, lanes: list[str]) -> str:
         """Return an index; of a vector that is written out any of its lanes, whose rule `lanes` gets."""
@@ -370,7 +395,7 @@ class Accesses(Naming):
 
     def _related(self, space: str, memory: Buffer, place: Sequence[str], domain: Any, rule: str) -> Any:
         result = f"{memory.space}[{', '.join(place)}]"
-        return self._parsed(self.isl.Map, f"{{ {space} -> {result} : {rule} }}").intersect_domain(domain)
+        return self._parsed(self.isl.Map, f"{{ {space} -> {result} : {rule} }}", False).intersect_domain(domain)
 
     def _flattened(
         self, memory: Buffer, indices: Sequence[Any], rules: Sequence[str]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...codegen.flat import direct_parts, kind_of, number_of, parts_of
+from ...codegen.flat import address_of, direct_parts, kind_of, number_of, parts_of
 from ...te.numbering import dtype_of_node
 from .kernel import Axis, Dim, Fold, value_of
 
@@ -100,8 +100,34 @@ class Sum:
         return Part(tuple(sorted(base.items())), low, high)
 
 
+class Values(dict[int, Any]):
+    """Values of bound names by the names' hashes, and expressions as sums of parts, which are kept until one changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: dict[int, tuple[Any, Sum | None]] = {}  # by the address of a node, which is held
+
+    def __setitem__(self, name: int, value: Any) -> None:
+        self.sums.clear()
+        super().__setitem__(name, value)
+
+    def __ior__(self, others: Any) -> Values:  # type: ignore[override,misc]
+        self.sums.clear()
+        self.update(others)
+        return self
+
+
 def sum_of(node: Any, values: Mapping[int, Any]) -> Sum | None:
     """Return an expression as a sum of parts; None for what is none."""
+    if not isinstance(values, Values):
+        return _sum_of(node, values)
+    key = address_of(node)
+    if (found := values.sums.get(key)) is None:
+        found = values.sums[key] = node, _sum_of(node, values)
+    return found[1]
+
+
+def _sum_of(node: Any, values: Mapping[int, Any]) -> Sum | None:
     kind, number = kind_of(node), number_of(node)
     if number is not None:
         return Sum({}, number)

@@ -144,6 +144,8 @@ class Access:
     blocks : tuple of int, optional
         Dimensions of the statement that are blocks, if each block accesses the same elements of memory of its own,
         whichever the sizes are.
+    inside : bool
+        Whether ranges of loops alone tell that it is within the buffer.
     """
 
     buffer: Buffer
@@ -156,6 +158,7 @@ class Access:
     way: tuple[str, ...] = ()
     near: Any = None
     blocks: tuple[int, ...] | None = None
+    inside: bool = False
 
     @cached_property
     def of_one_block(self) -> Any:

@@ -168,7 +168,7 @@ class _Match:
             return None
         equal = " and ".join(f"o{n} = {t}" for n, t in enumerate(told)) or "true"
         result = f"{space}[{', '.join(f'o{n}' for n in range(len(told)))}]"
-        made = self.reader._parsed(self.reader.isl.Map, f"{{ {self.space} -> {result} : {closed(text, equal)} }}")
+        made = self.reader._parsed(self.reader.isl.Map, f"{{ {self.space} -> {result} : {closed(text, equal)} }}", False)
         return made.intersect_domain(self.where) if self.where.is_subset(made.domain()) else None
 
     def _terms(self) -> Any:
@@ -268,7 +268,7 @@ class _Match:
         self.where = before
 
     def _set(self, rule: str) -> Any:
-        return self.reader._parsed(self.reader.isl.Set, f"{{ {self.space} : {rule} }}").intersect(self.where)
+        return self.reader._parsed(self.reader.isl.Set, f"{{ {self.space} : {rule} }}", False).intersect(self.where)
 
     def _same_number(self, own: Any, wanted: Any) -> None:
         text = self.reader._text()

@@ -27,7 +27,7 @@ def bounds(kernel: Kernel, known: Collection[tuple[int, int]] = ()) -> Finding:
     undecided = ""
     for statement in kernel.statements:
         for number, access in enumerate(statement.accesses):
-            if (statement.number, number) in known:
+            if (statement.number, number) in known or access.inside:
                 continue
             if access.elements.dim(library().dim_type.out) != len(access.buffer.shape):
                 undecided = undecided or f"{access.text} in another shape than its memory"

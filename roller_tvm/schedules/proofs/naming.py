@@ -11,7 +11,7 @@ from ...te.numbering import dtype_of_node
 from .affine import Text
 from .cases import Sizes
 from .digits import part_of, split_index, summands
-from .folds import Folding, Unfoldable
+from .folds import Folding, Unfoldable, Values
 from .kernel import Dim, Kernel
 from .sets import library
 from .spans import Spans
@@ -31,7 +31,7 @@ class Naming:
         self.bounded: set[str] = set()  # sizes of which these are all
         self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
         self.sizes: dict[int, str] = {}
-        self.values: dict[int, Any] = {}  # bound name -> its value; a thread's other names -> the first
+        self.values: dict[int, Any] = Values()  # bound name -> its value; a thread's other names -> the first
         self.spans = Spans(self.values, open_sizes.largest)
         self.folding: Folding | None = None  # of the statement that is read
         self.launch: Folding | None = None  # of all statements of a kernel whose threads are one number
@@ -115,10 +115,11 @@ class Naming:
                 extents[name] = extent
         return split_index(terms, start, extents, steps)
 
-    def _parsed(self, kind: Any, text: str) -> Any:
+    def _parsed(self, kind: Any, text: str, sized: bool = True) -> Any:
+        """Return a text as a set or a map, for the sizes that there are, or for any if it is not to be `sized`."""
         params = sorted(self.sizes.values())
         head = f"[{', '.join(params)}] -> " if params else ""
-        if params:
+        if params and sized:
             text = text.replace(" : ", f" : {' and '.join([*self._ranges(), *self.within])} and ", 1)
         return kind(head + text)
 
