@@ -377,7 +377,8 @@ class Accesses(Naming):
         told = text.opaque[0] if text.opaque else f"{buffer.name}[{', '.join(map(str, indices))}]"
         known = self.exact and not text.opaque
         blocks, inside = self._blocks_of(memory, [*starts, rule]), self._inside(memory, indices)
-        return Access(memory, element, home, write, exact and known, told, known and not exact, way, None, blocks, inside)
+        return Access(memory, element, home, write, exact and known, told, known and not exact, way, blocks=blocks,
+                      inside=inside)  # fmt: skip
 
     def _start(self, text: Any, index: Any, lanes: list[str]) -> str:
         """Return an index; of a vector that is written out any of its lanes, whose rule `lanes` gets."""

@@ -101,7 +101,7 @@ class Sum:
 
 
 class Values(dict[int, Any]):
-    """Values of bound names by the names' hashes, and expressions as sums of parts, which are kept until one changes."""
+    """Values of bound names by the names' hashes, and expressions as sums of parts, kept until a value changes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -168,7 +168,8 @@ class _Match:
             return None
         equal = " and ".join(f"o{n} = {t}" for n, t in enumerate(told)) or "true"
         result = f"{space}[{', '.join(f'o{n}' for n in range(len(told)))}]"
-        made = self.reader._parsed(self.reader.isl.Map, f"{{ {self.space} -> {result} : {closed(text, equal)} }}", False)
+        rule = closed(text, equal)
+        made = self.reader._parsed(self.reader.isl.Map, f"{{ {self.space} -> {result} : {rule} }}", False)
         return made.intersect_domain(self.where) if self.where.is_subset(made.domain()) else None
 
     def _terms(self) -> Any:

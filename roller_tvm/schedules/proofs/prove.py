@@ -27,8 +27,8 @@ from .values import same_values
 #: isl's operations, and CPU time, that the questions about one kernel, all of its cases, may take in vain together. A
 #: second has two to nine million operations, few where numbers are large.
 OPERATIONS, SECONDS = 6_400_000, 2.0
-#: Those of the first try of a question.
-FIRST = 400_000
+#: Those of the first try of a question, and of one about values, for which there are two ways to ask.
+FIRST, FIRST_OF_VALUES = 250_000, 100_000
 #: A time below which none is measured.
 _TICK = 1e-4
 #: Reasons.
@@ -228,7 +228,8 @@ def _asked(
     if kernel.unread:
         return Finding(rule, UNDECIDED, kernel.unread[0])
     isl = library()
-    context, limit, before, parts = isl.DEFAULT_CONTEXT, FIRST, 0.0, known()
+    first = FIRST_OF_VALUES if rule == "values" else FIRST
+    context, limit, before, parts = isl.DEFAULT_CONTEXT, first, 0.0, known()
     try:
         while True:
             began = time.process_time()

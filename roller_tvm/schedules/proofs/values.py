@@ -14,7 +14,8 @@ from .origins import Key, Origins, all_of
 from .sets import library
 from .witness import parameters_of, point_of
 
-#: Steps of ways one after the other, of which one may take back the other: ``max(min(x, z), z)``, ``x / z * z``.
+#: Steps of a way one after the other, of which one may take back the other where an element comes by both and by one:
+#: `z` in ``max(min(x, z), z)`` and in ``x / z * z``.
 _CANCELLING = set(map(frozenset, (("Max", "Min"), ("Div", "Mul"), ("Div",), ("Sub", "Add"), ("Sub",))))
 #: Those of choices by data.
 _CHOSEN = {"chosen", "otherwise"}
@@ -52,13 +53,21 @@ def same_values(scheduled: Origins, reference: Origins, kernel: Kernel) -> Findi
 
 
 def _may_cancel(own: dict[Key, list[Any]], wanted: dict[Key, list[Any]]) -> str:
-    """Return a way of one of two functions alone, of which an operation may make elements of no account; '' if none."""
-    both = [{way for *_, told in found for way in told.split(" | ")} for found in (own, wanted)]
-    for way in sorted(both[0] ^ both[1]):
-        steps = [step.partition(".")[0] for step in way.split()]
-        pairs = map(frozenset, zip(steps, steps[1:], strict=False))
-        if not _CHOSEN.isdisjoint(steps) or any(pair in _CANCELLING for pair in pairs):
-            return f"another way of computing: {way}"
+    """Return a way of one of two functions alone by which elements may be of no account; '' if there is none."""
+    sides: list[dict[tuple[int, tuple[int, ...]], set[tuple[str, ...]]]] = []
+    for found in (own, wanted):
+        ways: dict[tuple[int, tuple[int, ...]], set[tuple[str, ...]]] = {}
+        for output, inputs, told in found:
+            steps = (tuple(step.partition(".")[0] for step in way.split()) for way in told.split(" | "))
+            ways.setdefault((output, inputs), set()).update(steps)
+        sides.append(ways)
+    for one, other in (sides, sides[::-1]):
+        for key, own_ways in one.items():
+            for way in sorted(own_ways - other.get(key, set())):
+                pairs = enumerate(map(frozenset, zip(way, way[1:], strict=False)), 1)
+                back = any(pair in _CANCELLING and way[:n] + way[n + 1 :] in own_ways for n, pair in pairs)
+                if back or not _CHOSEN.isdisjoint(way):
+                    return f"another way of computing: {' '.join(way)}"
     return ""
 
 
