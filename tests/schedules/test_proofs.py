@@ -100,7 +100,7 @@ def test_a_question_of_too_much_work_is_undecided(monkeypatch):
         raise library().Error("isl_map_range failed")
 
     asked, parts = [], count()
-    kernel, tries = Kernel(), prove.OPERATIONS // prove.FIRST
+    kernel, tries = Kernel(), prove.OPERATIONS // prove.FIRST_OF_VALUES
     told = prove._asked("values", endless, kernel, prove.Work(prove.OPERATIONS, math.inf))
     assert told == Finding("values", UNDECIDED, "too much work for isl (isl_map_range)")
     assert 2 ** len(asked) - 1 <= tries < 2 ** (len(asked) + 1) - 1, "all fit, one more would not"
