@@ -19,7 +19,18 @@ from ..device import DeviceSpec
 from ..ir.stage import Ops
 from ..roller.alignment import divisors
 from ..roller.candidates import Column, Tiles, each
-from .cpu_caches import Loops, conflicts, copying, scattered, step_bytes
+from .cpu_caches import (
+    Loops,
+    conflicts,
+    copying,
+    entering,
+    scattered,
+    starting,
+    staying,
+    step_bytes,
+    stored_bytes,
+    touched_bytes,
+)
 from .cpu_constants import (
     CALL,
     EXPOSED,
@@ -322,23 +333,25 @@ def tiled_times(
     count, number = g.covering(tiles, chunks), g.covering(chunks)
     whole, whole_chunk = g.reducing(tiles), g.reducing(chunks)
     copied = sum((copies[name] * 1 for name in copies if name in cost.pages), start=np.zeros((), np.int64))
+    after, loops = stored_bytes(g) if stored is None else stored, np.asarray(orders, np.int64)
+    nest = Loops(g, rates, chunks, loops.reshape(len(orders), tiles.shape[1]), copies, device.units, after)
+    stays = [nest.staying(capacity) for _, capacity, _ in rates.caches] if copies else []
     extra: Column = 0.0
     for op in g.operands:
         if op.name in copies:
             turned = g.vector_axis is not None and op.stride_of(g.vector_axis) != 1
-            cycles = copying(op, whole, whole_chunk, rates, op.name in cost.pages, turned)
+            cycles = copying(op, whole, whole_chunk, rates, stays, op.name in cost.pages, turned)
             extra = extra + np.where(copies[op.name], cycles, 0.0)
     core = count * cost.cycles(points, copied) + extra
     worst, bound = core, np.where(np.greater_equal(cost.arithmetic, cost.loads), 0, 1)
     levels: list[LevelColumn] = []
     exposed: Column = 0.0
-    nest = Loops(g, rates, chunks, np.asarray(orders, np.int64).reshape(len(orders), tiles.shape[1]), copies)
     for at, (name, _, rate) in enumerate(rates.caches):
         if at == 0:
             read = use.vector_loads * device.vector_bytes + use.broadcasts * float(g.output_bytes)
             moved = count * points * read
         else:
-            moved = nest.through(rates.caches[at - 1][1], tiles)
+            moved = entering(nest, at, tiles)
         cycles = moved / rate
         levels.append(LevelColumn(name, moved * number, moved * number / device.units / rate * rates.cycle))
         if at > 0:
@@ -347,7 +360,9 @@ def tiled_times(
                 exposed = exposed + nest.again(rates.caches[at - 1][1], tiles, moved) / rate
             bound = np.where(cycles > worst, 2 + at, bound)
             worst = np.maximum(worst, cycles)
-    chunk = np.maximum(worst, core + exposed) + waits(g, device, rates, chunks, tiles, cost, number)
+    chunk = np.maximum(worst + EXPOSED * core * (worst > core), core + exposed)
+    chunk = chunk + waits(g, device, rates, chunks, tiles, cost, number)
+    chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, stored)
 
 
@@ -413,9 +428,10 @@ def chunk_times(
     busiest, launch = -(-number // device.units), launch_seconds(device, number)
     seconds = busiest * chunk * rates.cycle + launch
     outputs = prod(g.extents[i] for i in g.spatial)
-    after = outputs * g.output_bytes + g.epilogue_bytes if stored is None else stored
-    everything = sum(op.source_bytes for op in g.operands) + after
-    if everything > rates.caches[-1][1] * device.units:  # comes from memory, however the loops are ordered
+    after = stored_bytes(g) if stored is None else stored
+    everything = float(sum(touched_bytes(g, op, rates.line) for op in g.operands) + after)
+    everything *= 1 - staying(everything / device.units, rates.caches[-1][1])
+    if everything:  # comes from memory, however the loops are ordered
         streamed = everything / (rates.far * np.minimum(number, device.units)) * rates.cycle  # a core has its share
         levels.append(LevelColumn(device.far.name, everything, streamed))
         served = streamed + launch

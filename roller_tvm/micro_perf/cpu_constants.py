@@ -57,9 +57,12 @@ CACHE_SHARE = 0.75
 #: them. 0.8, 1.0, 1.2 and 1.4 MB take 1.02, 1.06, 1.12 and 1.18 times as long with 9 rows at a time, 1.06 to 1.27
 #: with 8).
 CROWDED, EVICTED = 2 / 3, 0.06
+#: Times that a line written through the nearest cache takes of one that is read: it is read before, and written back
+#: (measured on an Emerald Rapids: 64 kB to 1.5 MB, a core reads 140 GB/s, writes 48, copies 40 to 40).
+STORED = 3
 #: Times the latency of the last cache until a line arrives that another core has written: the cache asks that core.
 FROM_ANOTHER_CORE = 2
-#: Share of a cache level's time that prefetching does not hide behind arithmetic.
+#: Share of a cache level's time that prefetching does not hide behind arithmetic, and of arithmetic behind caches.
 EXPOSED = 0.15
 #: The same of stages in tiles, whose rows are many streams: share of the shorter of arithmetic and traffic (measured on
 #: two cores of an Emerald Rapids: an unsharp mask of 3 x 1500 x 2000, predicted to be bound by memory, takes 7.1 ms in
@@ -68,6 +71,12 @@ TILES_EXPOSED = 0.5
 #: Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each of 23
 #: convolutions).
 RUN_START = 192
+
+#: Lines of a run that a core waits for before prefetchers follow it, and the runs that these follow at a time: of twice
+#: as many they follow none (Intel's optimization manual: 32 pages; measured on an Emerald Rapids: 64 to 256 channels at
+#: 56 x 56, of 3 MB. Tiles of 1 x 14 pixels along whole rows take 645 us, along halves and quarters of rows 850 and 912,
+#: tiles of 2 x 7 687, of 7 x 2 and 14 x 1, in 112 and 224 runs, 1050).
+BEFORE_FOUND, RUNS_FOLLOWED = 2, 32
 
 # --- Sliding windows, unrolled ---------------------------------------------------------------------------------------
 #: Cycles of each vector beyond the registers: stored and loaded again, beside other work (measured on Zen 3, LLVM 10

@@ -33,11 +33,12 @@ from ..micro_perf.cpu import (
     left_over,
     prologue_slots,
 )
-from ..micro_perf.cpu_caches import may_scatter
-from ..micro_perf.cpu_constants import CALL, GUARDED_LOADS, RUN_START, STAGE_OVERHEAD
+from ..micro_perf.cpu_caches import may_scatter, stream_cycles, touched_bytes
+from ..micro_perf.cpu_constants import CALL, EXPOSED, GATHERED_SLOTS, GUARDED_LOADS, RUN_START, STAGE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Tile, in_memory
+from ..micro_perf.neighbours import vector_slots
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
@@ -79,13 +80,13 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
         return []
     ctx.considered += len(rows)
     outputs = prod(g.extents[i] for i in g.spatial)
-    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    moved = sum(touched_bytes(g, op, rates.line) for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     starts = {vector: run_starts(g, vector, rates) for vector, _ in kinds}
     flops = g.stage.flops + g.epilogue_flops * outputs
     chunks = g.covering(np.array([chunk for chunk, *_ in rows]).T) * np.ones(len(rows), np.int64)
     stage = Cycles.listed([cycles[vector, along] for _, _, vector, along in rows])
     begun = np.array([starts[vector] for _, _, vector, _ in rows])
-    times = streamed(device, rates, [stage], moved, chunks, flops, starts=begun)
+    times = streamed(device, rates, [stage], moved, chunks, flops, starts=begun, written=outputs * g.output_bytes)
 
     def make(n: int) -> Pair:
         chunk, outer, vector, along = rows[n]
@@ -232,20 +233,26 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
         and not (any(op.opaque) and vector > block(g.extents[last]))
         for op in g.operands
     ]
-    vectorised = max(1.0, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1.0
+    vectorised = max(1.0, min(vector, rates.lanes)) if last is not None else 1.0
+    if g.reduce and not all(contiguous):
+        vectorised = 1.0
     if last is not None and vector <= 1 and not g.reduce and all(contiguous) and not any(
         op.guarded or any(op.opaque) for op in inner
     ):
         alone = left_over(g.extents[last], rates.lanes)  # LLVM's own vectors
         vectorised = g.extents[last] / ((g.extents[last] - alone) / rates.lanes + alone)
-    loads = sum(points / (vectorised if c else 1) for c in contiguous)
+    # A vector that fills no register is loaded, and stored, in pieces.
+    short = 1 < vector < rates.lanes and vectorised > 1
+    slots = vector_slots(1, vector) / vectorised if short else 1 / vectorised
+    gathered = GATHERED_SLOTS if vectorised > 1 else 1
+    loads = sum(points * (slots if c else gathered) for c in contiguous)
     guards = sum(  # one check a vector, or one an element that is loaded alone
         points if last in op.guard_axes else GUARDED_LOADS * points / vectorised for op in g.operands if op.guarded
     )
     calls = points * calls_of(g.stage.ops, *(op.functions for op in inner))
     calls += outputs * calls_of(g.epilogue_functions)
     arithmetic = points / vectorised * per_point
-    after = outputs * (1 + epilogue_slots(g)) / vectorised
+    after = outputs * ((vector.bit_count() if short else 1) + epilogue_slots(g)) / vectorised
     return Cycles(
         guards + arithmetic / rates.fma + loads / rates.loads + after + (reloads(g, rates) if along is None else 0.0),
         calls * CALL,
@@ -288,7 +295,7 @@ def run_starts(geometry: Geometry, vector: int, rates: CpuRates) -> float:
 
 def streamed(
     device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: Column, flops: int,
-    trips: int = 0, starts: Column = 0.0,
+    trips: int = 0, starts: Column = 0.0, written: float = 0.0,
 ) -> Times:  # fmt: skip
     """Return the times of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
 
@@ -298,19 +305,22 @@ def streamed(
         How often the stages start, if not once per chunk.
     starts : column of float
         Bytes in whose place runs of neighbours start.
+    written : float
+        Bytes, of those moved, that are written.
     """
-    holding = ((name, rate) for name, capacity, rate in rates.caches if moved / device.units <= capacity)
-    level, rate = next(holding, (device.far.name, rates.far))
+    level, streaming = stream_cycles(moved, written, rates, device)
     units = np.minimum(device.units, chunks)
     together = Cycles.of(stages)
     cycles = together.total(rates.window) + (trips or chunks) * len(stages) * STAGE_OVERHEAD
     waves = -(-chunks // device.units)
     busiest = waves / chunks
-    memory, core = (moved + starts) * busiest / rate, cycles * busiest
-    seconds = np.maximum(memory, core) * rates.cycle + launch_seconds(device, chunks)
-    bound = np.where(memory > core, 0, np.where(2 * together.calls > cycles, 1, 2))
+    streaming = streaming * (1 + starts / max(1.0, moved))
+    memory, core = streaming * busiest, cycles * busiest
+    cycles = np.maximum(memory, core) + EXPOSED * np.minimum(memory, core)
+    seconds = cycles * rates.cycle + launch_seconds(device, chunks)
+    bound = np.where(memory > core, 0, np.where(2 * together.calls > core / busiest, 1, 2))
     return Times(
-        seconds, core * rates.cycle, (LevelColumn(level, moved, (moved + starts) / (rate * units) * rates.cycle),),
+        seconds, core * rates.cycle, (LevelColumn(level, moved, streaming / units * rates.cycle),),
         (level, "call", "compute"), bound, flops, chunks, waves, 0, 0, 1 / (busiest * device.units),
     )  # fmt: skip
 

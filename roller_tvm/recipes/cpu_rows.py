@@ -101,7 +101,7 @@ def rows_estimate(
     flops = sum(g.stage.flops for g in nests)
     if held > rates.caches[-1][1]:  # a row that no cache holds comes again for every stage
         moved += sum(2 * expression.tensors[name].bytes for name in stages[:-1])
-    estimate = streamed(device, rates, cycles, moved, rows if parallel else 1, flops, rows)
+    estimate = streamed(device, rates, cycles, moved, rows if parallel else 1, flops, rows, written=output.bytes)
     return replace(estimate.row(0), shared_bytes=int(held))
 
 

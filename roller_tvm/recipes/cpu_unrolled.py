@@ -76,7 +76,8 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     moved = sum(op.source_bytes for op in read) + outputs * g.output_bytes + g.epilogue_bytes
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
-    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops).row(0)
+    written = outputs * g.output_bytes
+    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops, written=written).row(0)
 
 
 def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:

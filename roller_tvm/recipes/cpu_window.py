@@ -22,7 +22,7 @@ from ..micro_perf.cpu import (
     prologue_slots,
     vectors,
 )
-from ..micro_perf.cpu_caches import Loops
+from ..micro_perf.cpu_caches import Loops, stored_bytes
 from ..micro_perf.cpu_constants import CALL, CHECKED, EXPOSED, REBUILT, RESERVED, RUN_START, SPILLED, TILE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
@@ -218,18 +218,20 @@ def window_times(
     run = run_length(g, chunks, tiles, orders) * g.output_bytes
     levels: list[LevelColumn] = []
     exposed: Column = 0.0
-    loops = Loops(g, rates, chunks, orders)
+    loops = Loops(g, rates, chunks, orders, units=device.units, after=stored_bytes(g))
     for at, (name, _, rate) in enumerate(rates.caches):
         if at == 0:
             moved = (count * use.loads * device.vector_bytes).astype(float)
         else:
-            moved = loops.through(rates.caches[at - 1][1], tiles) + stored
+            _, capacity, _ = rates.caches[at - 1]
+            # A core finds its own share of what the kernel before has computed.
+            moved = (1 - loops.staying(capacity) / device.units) * (loops.through(capacity, tiles) + stored)
             cycles = moved * (run + RUN_START) / run / rate
             exposed = exposed + EXPOSED * cycles
             bound = np.where(cycles > worst, 2 + at, bound)
             worst = np.maximum(worst, cycles)
         levels.append(LevelColumn(name, moved * number, moved * number / device.units / rate * rates.cycle))
-    chunk = np.maximum(worst, core + exposed)
+    chunk = np.maximum(worst + EXPOSED * core * (worst > core), core + exposed)
     registers = np.minimum(use.live, rates.registers)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, registers)
 

@@ -1,0 +1,94 @@
+"""Caches in the CPU's model, by hand: what a kernel finds there, what it writes, and runs that prefetchers follow."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, stream_cycles, touched_bytes
+from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, STORED
+from roller_tvm.micro_perf.cpu_rates import CpuRates
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner.construct import construct
+from roller_tvm.recipes.cpu_direct import stage_cycles
+
+from ..plan.devices import device
+
+ONE = replace(device("avx512"), units=1)  # 32 kB, 1 MB, 4 MB of 16
+
+
+def nest_of(geometry, chunk, orders, after=0):
+    chunks, order = np.array(chunk).reshape(-1, 1), np.array(orders, np.int64).reshape(-1, 1)
+    return Loops(geometry, CpuRates.of(ONE, geometry), chunks, order, after=after)
+
+
+def test_what_a_cache_holds_comes_from_no_farther():
+    small, large = (Geometry.of(operator("matmul", m=m, n=64, k=256), "matmul") for m in (256, 4096))
+    for geometry, moves in ((small, False), (large, True)):
+        nest = nest_of(geometry, geometry.extents, (0, 1))
+        moved = [float(np.sum(entering(nest, at, np.array([[4], [16], [256]])))) for at in (1, 2)]
+        assert moved[0] > 0 and (moved[1] > 0) is moves
+
+
+def test_a_line_that_is_written_through_the_nearest_cache_counts_thrice():
+    rates = CpuRates.of(ONE, Geometry.of(operator("relu", shape=(8, 64)), "relu"))
+    expected = (6e5 + (STORED - 1) * 2e5) / rates.caches[1][2]
+    assert STORED == 3 and stream_cycles(6e5, 2e5, rates, ONE) == ("l2", pytest.approx(expected))
+
+
+def test_a_cache_loses_what_it_cannot_hold_little_by_little():
+    rates = CpuRates.of(ONE, Geometry.of(operator("relu", shape=(8, 64)), "relu"))
+    (_, capacity, near), (_, _, far) = rates.caches[1:]
+    half = stream_cycles(1.5 * capacity, 0.0, rates, ONE)[1]
+    assert half == pytest.approx(0.75 * capacity / near + 0.75 * capacity / far)
+
+
+def plane(chunk, tile, orders):
+    """Cycles for the runs of 64 channels in blocks of 16, at 56 x 56, from beyond a core's caches."""
+    geometry = Geometry.of(blocked(), "conv")
+    nest = nest_of(geometry, chunk, orders, after=64 * 56 * 56 * 4)
+    return float(np.sum(starting(nest, np.array(tile).reshape(-1, 1), ONE, 44.0)))
+
+
+def blocked():
+    axes = (Axis("y", 56), Axis("x", 56), Axis("f", 16), Axis("o", 16, "reduce"), Axis("i", 16, "reduce"))
+    reads = (Access("A", tuple(Index.axis(n) for n in "oyxi")), Access("W", tuple(Index.axis(n) for n in "oif")))
+    stage = Stage("conv", axes, reads, "float32", (("fma", 1),), "sum")
+    inputs = (Tensor("A", (16, 56, 56, 16), "float32"), Tensor("W", (16, 16, 16), "float32", constant=True))
+    return TensorExpression("conv", inputs, (stage,), "conv")
+
+
+def test_prefetchers_follow_tiles_along_rows():
+    """Tiles of 1 x 14 pixels go on in the next; halves of rows do not; of 7 x 2 there are too many runs to follow."""
+    whole, half = (plane((56, x, 16, 16, 16), (1, 14, 16, 1, 1), (0, 1)) for x in (56, 28))
+    across = plane((56, 56, 16, 16, 16), (7, 2, 16, 1, 1), (0, 1))
+    wait = BEFORE_FOUND * ONE.level("l3").latency_ns * ONE.clock_ghz
+    assert whole == pytest.approx(wait)  # the tensor is one run
+    assert half == pytest.approx(16 * 56 * wait)  # a run a row of each block of channels
+    assert across == pytest.approx(16 * 56 * 56 / 2 / 7 * wait)  # every second line, of seven rows at a time
+
+
+def test_rows_that_are_looked_up_are_no_table():
+    read = Access("T", (Index.whole(), Index.axis("c")))
+    rows = Stage("take", (Axis("r", 128), Axis("c", 768)), (read,), "float32")
+    table = TensorExpression("take", (Tensor("T", (30000, 768), "float32"),), (rows,), "take")
+    geometry = Geometry.of(table, "take")
+    assert touched_bytes(geometry, geometry.operands[0], 64) == 128 * 768 * 4
+    assert construct(table, ONE).best.seconds < 1e-4
+
+
+def test_of_a_slice_its_part_counts():
+    read = Access("T", (Index.axis("r"), Index.axis("c")))
+    part = Stage("part", (Axis("r", 128), Axis("c", 64)), (read,), "float32")
+    geometry = Geometry.of(TensorExpression("part", (Tensor("T", (128, 2304), "float32"),), (part,), "part"), "part")
+    assert touched_bytes(geometry, geometry.operands[0], 64) == 128 * 64 * 4
+
+
+def test_vectors_that_fill_no_register_are_loaded_in_pieces():
+    """8 elements of 120 at a time, in one piece, take less than 15, in four."""
+    geometry = Geometry.of(operator("add", shape=(784, 120), other=(784, 120)), "add")
+    rates = CpuRates.of(ONE, geometry)
+    whole, pieces = (stage_cycles(geometry, rates, vector).instructions for vector in (8, 15))
+    assert whole < pieces < 2 * whole
