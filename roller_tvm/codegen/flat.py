@@ -365,6 +365,11 @@ def _known(node: Any, question: str, answer: Callable[[Any], list[Any]]) -> list
     return found[1]
 
 
+def remembered(node: Any, question: str, answer: Callable[[Any], Any]) -> Any:
+    """Return the answer to a question about a node, which is asked once while nodes are remembered."""
+    return _known(node, question, lambda asked: [answer(asked)])[0]
+
+
 def kind_of(node: Any) -> str:
     return type(node).__name__
 

@@ -28,7 +28,7 @@ from .values import same_values
 #: second has two to nine million operations, few where numbers are large.
 OPERATIONS, SECONDS = 6_400_000, 2.0
 #: Those of the first try of a question, and of one about values, for which there are two ways to ask.
-FIRST, FIRST_OF_VALUES = 250_000, 100_000
+FIRST, FIRST_OF_VALUES = 400_000, 100_000
 #: A time below which none is measured.
 _TICK = 1e-4
 #: Reasons.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from ...codegen.flat import (
     memory_of,
     number_of,
     parts_of,
+    remembered,
     statements,
 )
 from ...codegen.waiting import REGION, all_wait, function_of
@@ -64,22 +66,29 @@ def read_kernel(
     Unbegun
     """
     reader = _Reader(sizes, flat, folds, blocks, begins)
-    reader.cuts, reader.launches = cuts_of(func.body, is_copy) if folds else cuts_of(func.body), folds
+    reader.cuts, reader.launches = _cuts(func, folds), folds
     try:
         reader.function(func)
     except Unfoldable:  # of all statements of a kernel
         reader = _Reader(sizes, flat, folds, blocks, begins)
-        reader.cuts = cuts_of(func.body, is_copy)
+        reader.cuts = _cuts(func, True)
         try:
             reader.function(func)
         except Unfoldable:  # nor of single copies
             return read_kernel(func, sizes, flat, False, blocks, begins) if folds else reader.kernel
     if reader.unfolded and not reader.kernel.unread:  # copies that are not folded get the threads' own digits
         again = _Reader(sizes, flat, folds, blocks, begins)
-        again.cuts, again.divided = cuts_of(func.body), reader.unfolded
+        again.cuts, again.divided = _cuts(func, False), reader.unfolded
         again.function(func)
         return again.kernel
     return reader.kernel
+
+
+def _cuts(func: Any, apart: bool) -> dict[int, Counter[int]]:
+    """Return by how much variables are divided, but for copies, which may have digits of their own, or with these."""
+    if apart:
+        return dict(remembered(func.body, "cuts but for copies", lambda body: cuts_of(body, is_copy)))
+    return dict(remembered(func.body, "cuts", cuts_of))
 
 
 def _stores(body: Any) -> int:
@@ -121,9 +130,9 @@ class _Reader(Accesses):
             elif kind_of(param) in ("Var", "SizeVar"):
                 self._name(param)  # a size: in the order of the parameters, scheduled or not
         self.threads, self.settled = {}, set()
-        self.values |= held_in(func.body)
+        self.values |= remembered(func.body, "held", held_in)
         self.turns = turns_of(func.body)
-        self.memory = Memory.of_body(func.body)
+        self.memory = remembered(func.body, "memory", Memory.of_body)
         self.stored = set()
         for part in statements(func.body):
             if kind_of(part) == "BufferStore":
