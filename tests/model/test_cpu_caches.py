@@ -7,6 +7,7 @@ import pytest
 
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.cpu import tiled_times
 from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, stream_cycles, touched_bytes
 from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
@@ -92,3 +93,16 @@ def test_vectors_that_fill_no_register_are_loaded_in_pieces():
     rates = CpuRates.of(ONE, geometry)
     whole, pieces = (stage_cycles(geometry, rates, vector).instructions for vector in (8, 15))
     assert whole < pieces < 2 * whole
+
+
+def test_passes_through_a_cache_wait_for_the_lines_that_come_into_it():
+    """Weights from a slow memory: tiles of more rows pass through them less often, and memory does not hide that."""
+    geometry = Geometry.of(operator("batch_matmul", b=16, m=16, n=512, k=512), "matmul")
+    levels = tuple(replace(lv, bandwidth_gbps=12.0) if lv.name in ("l3", "dram") else lv for lv in ONE.levels)
+    slow = replace(ONE, levels=levels)
+    tiles = np.array([[1, 1], [4, 8], [64, 32], [1, 1]])  # 4 passes through the second cache, and 2
+    chunks = np.array([[16, 16], [16, 16], [512, 512], [512, 512]])
+    four, two = tiled_times(geometry, slow, chunks, tiles, np.array([[0, 0], [2, 2], [1, 1]])).seconds
+    rates = CpuRates.of(slow, geometry)
+    passes = 2 * 16 * 512 * 512 * 4 / rates.caches[1][2] * rates.cycle
+    assert four - two == pytest.approx(passes, rel=0.25)
