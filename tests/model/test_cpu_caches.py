@@ -97,12 +97,14 @@ def test_vectors_that_fill_no_register_are_loaded_in_pieces():
 
 def test_passes_through_a_cache_wait_for_the_lines_that_come_into_it():
     """Weights from a slow memory: tiles of more rows pass through them less often, and memory does not hide that."""
-    geometry = Geometry.of(operator("batch_matmul", b=16, m=16, n=512, k=512), "matmul")
+    product = operator("batch_matmul", b=16, m=16, n=512, k=512)
+    data, weights = product.inputs
+    geometry = Geometry.of(replace(product, inputs=(data, replace(weights, constant=True))), "matmul")
     levels = tuple(replace(lv, bandwidth_gbps=12.0) if lv.name in ("l3", "dram") else lv for lv in ONE.levels)
     slow = replace(ONE, levels=levels)
     tiles = np.array([[1, 1], [4, 8], [64, 32], [1, 1]])  # 4 passes through the second cache, and 2
     chunks = np.array([[16, 16], [16, 16], [512, 512], [512, 512]])
     four, two = tiled_times(geometry, slow, chunks, tiles, np.array([[0, 0], [2, 2], [1, 1]])).seconds
     rates = CpuRates.of(slow, geometry)
-    passes = 2 * 16 * 512 * 512 * 4 / rates.caches[1][2] * rates.cycle
+    passes = 2 * weights.bytes / rates.caches[1][2] * rates.cycle
     assert four - two == pytest.approx(passes, rel=0.25)
