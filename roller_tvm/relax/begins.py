@@ -21,12 +21,12 @@ def with_begins(func: Any) -> tuple[Any, dict[int, Begin]]:
     Blocks that are used otherwise are left as they are.
     """
     found: dict[int, list[Any]] = {}  # block -> the minima that it is in
-    blocks: dict[int, tuple[Any, Any]] = {}
+    blocks: dict[int, Any] = {}
     for part in statements(func.body):
         if kind_of(part) == "AttrStmt" and str(part.attr_key).endswith("thread_extent"):
             tag = str(part.node.thread_tag)
             if tag.startswith("blockIdx") and number_of(part.value) is None:
-                blocks[hash(part.node.var)] = part.node.var, part.value
+                blocks[hash(part.node.var)] = part.node.var
     if not blocks:
         return func, {}
     seen: dict[int, int] = {}
@@ -43,8 +43,7 @@ def with_begins(func: Any) -> tuple[Any, dict[int, Begin]]:
     for key, minima in found.items():
         alike = all(tvm_ffi.structural_equal(one, minima[0]) for one in minima)
         if alike and seen[key] == len(minima):  # each minimum has the block once
-            var, extent = blocks[key]
-            begins[key] = Begin(tirx.Var(f"{var.name}_begin", minima[0].ty.dtype), minima[0], extent)
+            begins[key] = Begin(tirx.Var(f"{blocks[key].name}_begin", minima[0].ty.dtype), minima[0])
     if not begins:
         return func, {}
 

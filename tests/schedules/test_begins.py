@@ -237,3 +237,16 @@ def test_sizes_in_ranges_are_not_refuted(right):
 ], ids=["less than a tile", "none for a size", "one size", "outside"])  # fmt: skip
 def test_wrong_sizes_in_ranges_are_not_proven(wrong):
     assert answer(wrong, copied, ()) != "proven"
+
+
+def test_blocks_that_are_used_otherwise_stay():
+    @T.prim_func(s_tir=True, check_well_formed=False)
+    def func(a: T.handle, b: T.handle):
+        n = T.int64()
+        x = T.match_buffer(a, (n,))
+        y = T.match_buffer(b, (n,))
+        block = T.launch_thread("blockIdx.x", (n + 15) // 16)
+        t = T.launch_thread("threadIdx.x", 16)
+        y[T.min(block * 16, n - 16) + t] = x[T.if_then_else(block == 1, T.int64(0), T.min(block * 16, n - 16) + t)]
+
+    assert with_begins(func) == (func, {})

@@ -29,16 +29,13 @@ class Begin:
         Stands where the begin was.
     value : Min
         Of the block's variable and a size: the begin.
-    extent : PrimExpr
-        The number of blocks.
     """
 
     var: Any
     value: Any
-    extent: Any
 
 
-def ranges_of(reader: Naming, block: Any, begin: Begin, dim: Dim) -> tuple[str, str]:
+def ranges_of(reader: Naming, block: Any, extent: Any, begin: Begin, dim: Dim) -> tuple[str, str]:
     """Return two rules in isl's notation: from 0 to the last begin, and that a number is a begin.
 
     Raises
@@ -48,7 +45,7 @@ def ranges_of(reader: Naming, block: Any, begin: Begin, dim: Dim) -> tuple[str, 
     reader.dims[hash(block)] = (Dim(-1, dim.name, dim.kind),)
     sides = [side for side in (begin.value.a, begin.value.b) if not any(hash(p) == hash(block) for p in parts_of(side))]
     text = reader._text()
-    own, count, *last = (text.index(node) for node in (begin.value, begin.extent, *sides))
+    own, count, *last = (text.index(node) for node in (begin.value, extent, *sides))
     del reader.dims[hash(block)]
     if len(last) != 1 or text.opaque or text.names:
         raise Unbegun

@@ -24,7 +24,7 @@ from ...codegen.flat import (
 from ...codegen.waiting import REGION, all_wait, function_of
 from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
-from .begins import Begin, ranges_of
+from .begins import Begin, Unbegun, ranges_of
 from .blocks import INSTANCE, Blocks
 from .cases import ANY, Sizes, condition_of, turns_of
 from .digits import cuts_of, strides_of
@@ -271,7 +271,7 @@ class _Reader(Accesses):
             self._threads_of_all(body, self.launch)
             return
         if hash(var) in self.begins:
-            self._begins_at(tag, var, self.begins[hash(var)], body)
+            self._begins_at(tag, var, extent, self.begins[hash(var)], body)
             return
         if self.launches and tag == "blockIdx.x" and number_of(start) == 0:
             self.launch = launch_of(self, var, extent, body)
@@ -280,6 +280,8 @@ class _Reader(Accesses):
                 self.launch = None
                 return
         same = [p for p in self.place if isinstance(p, Dim) and p.kind == kind and p.name == tag]
+        if any(dim in self.begun for dim in same):
+            raise Unbegun
         if same and not tag.startswith(("vthread", "cthread")):  # another name of the same thread
             self.dims[hash(var)] = tuple(same)
             first = self.threads[same[0]]
@@ -292,12 +294,14 @@ class _Reader(Accesses):
             return
         self._ranged(var, start, extent, kind, tag, partial(self.visit, body))
 
-    def _begins_at(self, tag: str, var: Any, begin: Begin, body: Any) -> None:
+    def _begins_at(self, tag: str, var: Any, extent: Any, begin: Begin, body: Any) -> None:
         """Read a launch whose blocks are told by the begins of their tiles."""
+        if any(isinstance(p, Dim) and p.name == tag for p in self.place):  # another name of the same block
+            raise Unbegun
         dim = Dim(self.digits, tag, BLOCK, 0, self.loops)
         self.digits, self.loops = self.digits + 1, self.loops + 1
-        self.spans.add(hash(var), (0, max(self.spans.of(begin.extent)[1] - 1, 0)))
-        near, self.begun[dim] = ranges_of(self, var, begin, dim)
+        self.spans.add(hash(var), (0, max(self.spans.of(extent)[1] - 1, 0)))
+        near, self.begun[dim] = ranges_of(self, var, extent, begin, dim)
         self.spans.add(hash(begin.var), self.spans.of(begin.value))
         self.dims[hash(begin.var)] = (dim,)
         self.threads[dim] = begin.var
