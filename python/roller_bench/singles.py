@@ -21,8 +21,8 @@ from roller_tvm.tvm_env.pin import pin_calling_thread
 Function = Callable[..., Any]
 #: The input's and the output's name, in the models.
 INPUT, OUTPUT = "A", "C"
-#: Numbers of an operand start from this seed.
-SEED = 0
+#: Numbers of an operand start from this seed. What normalisations add to a variance.
+SEED, EPSILON = 0, 1e-5
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,17 @@ def _pooled(shape: tuple[int, ...], window: int, stride: int) -> tuple[int, ...]
     return (*shape[:2], *((extent + window // 2 * 2 - window) // stride + 1 for extent in shape[2:]))
 
 
+def _sliding(window: int, stride: int) -> dict[str, Any]:
+    """Return ONNX's attributes of windows over pictures that are padded by half of one."""
+    return {"strides": [stride] * 2, "pads": [window // 2] * 4, "kernel_shape": [window] * 2}
+
+
+def _normalised(data: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Return the data, a mean of 0 and a variance of 1 along some axes."""
+    mean, variance = data.mean(axes, keepdims=True), data.var(axes, keepdims=True)
+    return np.asarray((data - mean) / np.sqrt(variance + EPSILON))
+
+
 def _windows(data: np.ndarray, window: int, stride: int, filled: float) -> np.ndarray:
     """Return the windows of a padded picture as two more axes."""
     padding = window // 2
@@ -161,7 +172,7 @@ def depthwise(shape: tuple[int, ...], window: int, stride: int = 1) -> Single:
         convolve = partial(torch.nn.functional.conv2d, stride=stride, padding=padding, groups=channels)
         return convolve, (data, weight)
 
-    attributes = {"group": channels, "strides": [stride] * 2, "pads": [padding] * 4, "kernel_shape": [window] * 2}
+    attributes = {"group": channels, **_sliding(window, stride)}
     weight = (channels, 1, window, window)
     name = f"depthwise {_told(shape)} {window}x{window} stride {stride}"
     return Single(name, "Conv", shape, (weight,), result, by_numpy, by_torch, 2 * window**2 * prod(result), attributes)
@@ -180,8 +191,7 @@ def pool(kind: str, shape: tuple[int, ...], window: int, stride: int) -> Single:
         return partial(own, kernel_size=window, stride=stride, padding=padding), (data,)
 
     result = _pooled(shape, window, stride)
-    attributes: dict[str, Any] = {"strides": [stride] * 2, "pads": [padding] * 4, "kernel_shape": [window] * 2}
-    attributes |= {} if greatest else {"count_include_pad": 1}
+    attributes = _sliding(window, stride) | ({} if greatest else {"count_include_pad": 1})
     name, node = f"{kind} pool {_told(shape)} {window}x{window} stride {stride}", f"{kind.title()}Pool"
     flops = 0 if greatest else window**2 * prod(result)
     return Single(name, node, shape, (), result, by_numpy, by_torch, flops, attributes)
@@ -214,28 +224,26 @@ def softmax(shape: tuple[int, ...]) -> Single:
 
 def layer_norm(shape: tuple[int, ...]) -> Single:
     """Return a normalisation of the last axis, with a scale and a bias."""
-    epsilon, last = 1e-5, shape[-1:]
+    last = shape[-1:]
 
     def by_numpy(data: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        mean, variance = data.mean(-1, keepdims=True), data.var(-1, keepdims=True)
-        return (data - mean) / np.sqrt(variance + epsilon) * scale + bias
+        return _normalised(data, (-1,)) * scale + bias
 
     def by_torch(torch: Any, *given: Any) -> Any:
         data, scale, bias = given
         return partial(torch.nn.functional.layer_norm, normalized_shape=last, weight=scale, bias=bias), (data,)
 
-    attributes = {"axis": -1, "epsilon": epsilon}
+    attributes = {"axis": -1, "epsilon": EPSILON}
     return Single(f"layer norm {_told(shape)}", "LayerNormalization", shape, (last, last), shape, by_numpy, by_torch,
                   8 * prod(shape), attributes)  # fmt: skip
 
 
 def instance_norm(shape: tuple[int, ...]) -> Single:
     """Return a normalisation of each channel's pixels, with a scale and a bias."""
-    epsilon, channels = 1e-5, shape[1:2]
+    channels = shape[1:2]
 
     def by_numpy(data: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        mean, variance = data.mean((2, 3), keepdims=True), data.var((2, 3), keepdims=True)
-        return (data - mean) / np.sqrt(variance + epsilon) * scale[:, None, None] + bias[:, None, None]
+        return _normalised(data, (2, 3)) * scale[:, None, None] + bias[:, None, None]
 
     def by_torch(torch: Any, *given: Any) -> Any:
         data, scale, bias = given
@@ -243,7 +251,7 @@ def instance_norm(shape: tuple[int, ...]) -> Single:
 
     name, constants = f"instance norm {_told(shape)}", (channels, channels)
     return Single(name, "InstanceNormalization", shape, constants, shape, by_numpy, by_torch, 8 * prod(shape),
-                  {"epsilon": epsilon})  # fmt: skip
+                  {"epsilon": EPSILON})  # fmt: skip
 
 
 #: Rows, and (K, N) of layers: BERT-base, GPT-2 and ViT-B/16; ViT-L; Llama-7B; an audio encoder; GPT-2's words.
@@ -292,7 +300,7 @@ def open_torch(file: Path, arrays: Arrays, threads: int) -> Running:
     def made() -> tuple[Any, Sequence[Any]]:
         import torch
 
-        function, given = single.torch(torch, *map(torch.from_numpy, single.values()))
-        return function, given
+        found: tuple[Any, Sequence[Any]] = single.torch(torch, *map(torch.from_numpy, single.values()))
+        return found
 
     return opened_module(made, threads)

@@ -197,16 +197,14 @@ FAST: dict[str, Callable[[Writer, str], str]] = {
 }  # fmt: skip
 
 
-def _scale(to: Writer, x: str) -> str:
-    return to.opposite_power(x)
-
-
 def _reciprocal(to: Writer, x: str) -> str:
     return to.div(to.number(1.0), to.mul(x, to.opposite_power(x)))
 
 
 #: Name -> what writes the factors by which a number is multiplied, in this order, in order to be divided by x.
-RECIPROCAL: dict[str, Callable[[Writer, str], str]] = {"scale": _scale, "reciprocal": _reciprocal}
+RECIPROCAL: dict[str, Callable[[Writer, str], str]] = {
+    "scale": Writer.opposite_power, "reciprocal": _reciprocal,
+}  # fmt: skip
 
 
 def _sum(to: Writer, a: str, b: str) -> str:

@@ -370,7 +370,7 @@ def tiled_times(
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), core + exposed)
     chunk = chunk + waits(g, device, rates, chunks, tiles, cost, number)
     chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
-    return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, stored)
+    return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, after)
 
 
 def waits(

@@ -16,7 +16,7 @@ from math import ceil
 from ..device import DeviceSpec
 from ..errors import RollerError, UnsupportedOperator
 from ..internal import internal_error
-from ..ir import TensorExpression
+from ..ir import Axis, Stage, TensorExpression
 from ..ir.fuse import fuse_axes
 from ..ir.parts import share_parts
 from ..ir.pattern import is_product
@@ -231,30 +231,24 @@ def _core_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     Each sums up terms that lie together: pixels, for a mean of pixels with channels last. A core that sums up some
     channels reads the lines of all pixels instead, and other cores have written most of these.
     """
-    anchor = expression.anchor
-    if device.units == 1 or len(expression.reductions) > 1 or is_product(anchor):
+    anchor, parts = expression.anchor, device.units
+    longest = _longest(anchor)
+    if longest is None or parts == 1 or len(expression.reductions) > 1 or is_product(anchor):
         return []
-    if anchor.combiner not in ("sum", "max", "min") or anchor.indivisible:
-        return []
-    longest, parts = max(anchor.reduce, key=lambda a: a.extent), device.units
     geometry = Geometry.of(expression, anchor.name)
     vector = geometry.vector_axis
     neighbours = vector is not None and all(op.stride_of(vector) == 1 for op in geometry.operands if vector in op.axes)
     few = anchor.output_elements <= REGISTER_OUTPUTS * device.vector_width
-    if not (neighbours and few) or longest.part_of or longest.extent % parts:
+    if not (neighbours and few) or longest.extent % parts or longest.extent // parts < device.vector_width:
         return []
-    if longest.extent // parts < device.vector_width:
-        return []
-    return [SplitReduction(anchor.name, longest.name, parts, loops=tuple(n for n, _ in longest.fused_of))]
+    return [_in_parts(anchor, longest, parts)]
 
 
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
     """Return splits of the longest reduction for small operators, whose outputs cannot fill the device."""
     anchor = expression.anchor
-    if anchor.combiner not in ("sum", "max", "min") or anchor.indivisible:
-        return []
-    longest = max(anchor.reduce, key=lambda a: a.extent)
-    if longest.part_of:
+    longest = _longest(anchor)
+    if longest is None:
         return []
     threads = device.units * device.vector_width * (device.limits.schedulers_per_unit or 1)
     counts = {2, 4, 8, 16, 32}
@@ -265,7 +259,7 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
         fill = threads if apart else device.units
         counts = {near_divisor(longest.extent, ceil(n * fill / anchor.output_elements)) for n in (1, BLOCKS_PER_UNIT)}
     splits = [
-        SplitReduction(anchor.name, longest.name, parts, loops=tuple(n for n, _ in longest.fused_of))
+        _in_parts(anchor, longest, parts)
         for parts in sorted(counts)
         # Worth it only while a register tile of outputs a thread leaves units idle.
         if parts > 1 and longest.extent % parts == 0
@@ -273,6 +267,18 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
         and anchor.output_elements * parts <= threads * REGISTER_OUTPUTS
     ]
     return splits[-2:]  # the finest that still fill the registers, and the one before it
+
+
+def _longest(stage: Stage) -> Axis | None:
+    """Return the longest axis of a reduction; None if it cannot be split."""
+    if stage.combiner not in ("sum", "max", "min") or stage.indivisible:
+        return None
+    longest = max(stage.reduce, key=lambda a: a.extent)
+    return None if longest.part_of else longest
+
+
+def _in_parts(stage: Stage, axis: Axis, parts: int) -> SplitReduction:
+    return SplitReduction(stage.name, axis.name, parts, loops=tuple(n for n, _ in axis.fused_of))
 
 
 def _combine(form: Form, per_nest: list[list[Candidate]], top: int) -> list[Choice]:

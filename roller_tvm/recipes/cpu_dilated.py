@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import epilogue_cycles, launch_seconds, point_slots, prologues, vectors
+from ..micro_perf.cpu_caches import stored_bytes
 from ..micro_perf.cpu_constants import CALL, EXPOSED, SPILLED, TILE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
@@ -169,8 +170,7 @@ def dilated_times(
     passes = np.minimum(chunks[last], rates.line // g.output_bytes) if last is not None else 1
     core = np.where(held > rates.caches[0][1], core + (1 + passes) * held / beyond, core)
     busiest = -(-number // device.units)
-    outputs = prod(g.extents[i] for i in g.spatial)
-    moved = float(sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes)
+    moved = float(sum(op.source_bytes for op in g.operands) + stored_bytes(g))
     fitting = [(cache, rate) for cache, capacity, rate in rates.caches if moved / device.units <= capacity]
     name, rate = fitting[0] if fitting else (device.far.name, rates.far)
     memory = moved / number / rate

@@ -33,7 +33,7 @@ from ..micro_perf.cpu import (
     left_over,
     prologue_slots,
 )
-from ..micro_perf.cpu_caches import may_scatter, stream_cycles, touched_bytes
+from ..micro_perf.cpu_caches import may_scatter, stored_bytes, stream_cycles, touched_bytes
 from ..micro_perf.cpu_constants import CALL, EXPOSED, GATHERED_SLOTS, GUARDED_LOADS, RUN_START, STAGE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
@@ -80,7 +80,7 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
         return []
     ctx.considered += len(rows)
     outputs = prod(g.extents[i] for i in g.spatial)
-    moved = sum(touched_bytes(g, op, rates.line) for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    moved = sum(touched_bytes(g, op, rates.line) for op in g.operands) + stored_bytes(g)
     starts = {vector: run_starts(g, vector, rates) for vector, _ in kinds}
     flops = g.stage.flops + g.epilogue_flops * outputs
     chunks = g.covering(np.array([chunk for chunk, *_ in rows]).T) * np.ones(len(rows), np.int64)

@@ -19,6 +19,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import epilogue_cycles, vector_of
+from ..micro_perf.cpu_caches import stored_bytes
 from ..micro_perf.cpu_constants import GUARDED_LOADS
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
@@ -73,7 +74,7 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     products = before * inputs * max((own[i] for i in g.spatial), default=1)
     cycles = (prod(own) + products) / rates.fma + (loads + stored) / rates.loads
     cycles += epilogue_cycles(g, stored, stored * min(vector, rates.lanes), rates)
-    moved = sum(op.source_bytes for op in read) + outputs * g.output_bytes + g.epilogue_bytes
+    moved = sum(op.source_bytes for op in read) + stored_bytes(g)
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
     written = outputs * g.output_bytes

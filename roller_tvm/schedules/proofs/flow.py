@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
-from .kernel import BLOCK, PARALLEL, THREAD, Access, Buffer, Dim, Kernel, Statement
+from .kernel import BLOCK, PARALLEL, THREAD, Access, Buffer, Dim, Kernel, Statement, dims_of
 from .memory import box_of
 from .nearest import Visit, setter_of, sources_of
-from .sets import library
+from .sets import library, maps_of
 from .walls import tuple_of
 from .witness import element, iteration, parameters_of, point_of
 
@@ -260,7 +260,7 @@ def _alike(kernel: Kernel, buffer: Buffer) -> bool:
 def _visit(statement: Statement, access: Access, one: bool = False) -> Visit:
     """Return a statement's access; of `one` block alone."""
     entries, _ = _entries(statement, one)
-    names = (dim.var for dim in statement.dims if not (one and dim.kind == BLOCK))
+    names = (dim.var for dim in dims_of(statement.dims, one))
     return Visit(tuple(entries), tuple(names), access.of_one_block if one else access.homes)
 
 
@@ -277,7 +277,7 @@ def _times(spaces: Sequence[tuple[str, Statement | None]], buffer: Buffer, one: 
             if len({row[n] for row in whole}) > 1 or not (whole[0][n].isdigit() or whole[0][n] in own)]  # fmt: skip
     maps = []
     for (space, statement), row in zip(spaces, whole, strict=True):
-        dims = [d for d in statement.dims if not (one and d.kind == BLOCK)] if statement is not None else []
+        dims = dims_of(statement.dims, one) if statement is not None else []
         names = [d.var for d in dims] if statement is not None else [f"f{n}" for n in range(len(buffer.shape))]
         told = ", ".join(row[n] for n in kept) or "0"
         maps.append(library().Map(f"{{ {space}[{', '.join(names)}] -> [{told}] }}"))
@@ -303,12 +303,6 @@ def _entries(statement: Statement, one: bool = False) -> tuple[list[str], list[s
 def _renamed(statement: Statement, name: str, dims: Sequence[str]) -> Any:
     names = ", ".join(dims)
     return library().Map(f"{{ {statement.space}[{names}] -> {name}[{names}] }}")
-
-
-def maps_of(union: Any) -> list[Any]:
-    found: list[Any] = []
-    union.foreach_map(found.append)
-    return found
 
 
 def _union(maps: list[Any]) -> Any:

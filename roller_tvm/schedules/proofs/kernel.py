@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -117,6 +117,11 @@ class Buffer:
     @property
     def space(self) -> str:
         return f"B{self.number}"
+
+
+def dims_of(dims: Iterable[Dim], of_one_block: bool) -> list[Dim]:
+    """Return dimensions; of what one block alone does, without those that are blocks."""
+    return [dim for dim in dims if not (of_one_block and dim.kind == BLOCK)]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from .flow import Flow, is_own
 from .kernel import Access, Statement
 from .meetings import Tree, grown, is_unclear, meetings, whole_parts, words_of
-from .sets import by_digits, library, plain_of
+from .sets import by_digits, library, maps_of, plain_of
 from .ways import AS_IT_IS, PLACE, Way, Ways, both_of, is_neutral, text_of
 
 #: Combinations that a value may enter twice.
@@ -443,6 +443,4 @@ def all_of(several: list[Any]) -> Any:
 def by_target(union: Any) -> dict[int, Any]:
     """Return a union of maps to statements as a map a statement."""
     isl = library()
-    maps: list[Any] = []
-    union.foreach_map(maps.append)
-    return {int(m.get_tuple_name(isl.dim_type.out)[1:]): m for m in maps if not m.is_empty()}
+    return {int(m.get_tuple_name(isl.dim_type.out)[1:]): m for m in maps_of(union) if not m.is_empty()}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from .answers import PROVEN, REFUTED, UNDECIDED, Finding
-from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement
+from .kernel import BLOCK, PARALLEL, THREAD, VECTOR, Access, Buffer, Dim, Kernel, Statement, dims_of
 from .sets import by_digits, library
 from .walls import Walls, same_of, tuple_of
 from .witness import element, iteration, parameters_of, point_of
@@ -146,7 +146,7 @@ def _apart_in_a_block(
         return True
     same = cells[0].apply_range(cells[1].reverse())
     blocks = [f"i{dim.number} = j{dim.number} and " for dim in first.dims if dim.kind == BLOCK]
-    one, two = (tuple_of(s, x, [d for d in s.dims if d.kind != BLOCK]) for s, x in ((first, "i"), (second, "j")))
+    one, two = (tuple_of(s, x, dims_of(s.dims, True)) for s, x in ((first, "i"), (second, "j")))
     for kind, rule in rules:
         if same.is_empty():
             return True
@@ -173,7 +173,7 @@ def _told(
 def _cell(access: Access, of_one_block: bool = False) -> Any:
     """Return an access with the memory that it touches: one allocation in a serial loop is the same each time."""
     isl, found = library(), access.of_one_block if of_one_block else access.homes
-    dims = [dim for dim in access.buffer.dims if not (of_one_block and dim.kind == BLOCK)]
+    dims = dims_of(access.buffer.dims, of_one_block)
     for n in reversed(range(len(dims))):
         if dims[n].kind not in (BLOCK, PARALLEL, THREAD, VECTOR):
             found = found.project_out(isl.dim_type.out, n, 1)

@@ -80,6 +80,13 @@ def by_digits(relation: Any) -> bool:
     return True
 
 
+def maps_of(union: Any) -> list[Any]:
+    """Return the maps of an isl.UnionMap."""
+    found: list[Any] = []
+    union.foreach_map(found.append)
+    return found
+
+
 def _factors(rule: Any, kind: Any, basic: Any) -> list[int]:
     return [whole(rule.get_coefficient_val(kind, n)) for n in range(basic.dim(kind))]
 

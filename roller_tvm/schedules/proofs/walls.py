@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any
 
-from .kernel import BLOCK, THREAD, Dim, Kernel, Statement
+from .kernel import BLOCK, THREAD, Dim, Kernel, Statement, dims_of
 from .sets import library
 
 
@@ -36,7 +36,7 @@ class Walls:
         """Return the pairs of iterations, or of those of one block, between which there is no barrier."""
         isl = library()
         if self.whole:
-            kept, others = (_kept(statement, of_one_block) for statement in (first, second))
+            kept, others = (dims_of(statement.dims, of_one_block) for statement in (first, second))
             down = isl.Map(f"{{ {tuple_of(first, 'i', kept)} -> {tuple_of(first, 'i', self.loops)} }}")
             up = isl.Map(f"{{ {tuple_of(second, 'j', self.loops)} -> {tuple_of(second, 'j', others)} }}")
             left = self._left(first.number, second.number)
@@ -100,10 +100,6 @@ def _trips(statement: Statement, loops: Collection[Dim]) -> Any:
         if statement.dims[n] not in loops:
             domain = domain.project_out(isl.dim_type.set, n, 1)
     return domain.set_tuple_name(statement.space)
-
-
-def _kept(statement: Statement, of_one_block: bool) -> list[Dim]:
-    return [dim for dim in statement.dims if not (of_one_block and dim.kind == BLOCK)]
 
 
 def tuple_of(statement: Statement, letter: str, loops: Collection[Dim] | None = None) -> str:
