@@ -249,3 +249,60 @@ def test_launches_that_each_take_a_turn():
 ], ids=["none for a size", "another place", "the first again", "none of the small ones"])  # fmt: skip
 def test_wrong_launches_that_each_take_a_turn_are_not_proven(wrong):
     assert prove_lowered(wrong, whole).answer != "proven"
+
+
+def through(scope, blocks):
+    """Return the copy of twelve elements by way of memory from outside of two launches, of a block each or of none."""
+
+    @T.prim_func(s_tir=True, check_well_formed=False)
+    def of_blocks(x: T.Buffer((12,), "float32"), y: T.Buffer((12,), "float32")):
+        a = T.alloc_buffer((12,), "float32", scope=scope)
+        for _ in range(1):
+            b = T.launch_thread("blockIdx.x", 1)
+            t = T.launch_thread("threadIdx.x", 12)
+            a[b * 12 + t] = x[b * 12 + t]
+        for _ in range(1):
+            b = T.launch_thread("blockIdx.x", 1)
+            t = T.launch_thread("threadIdx.x", 12)
+            y[b * 12 + t] = a[b * 12 + t]
+
+    @T.prim_func(s_tir=True, check_well_formed=False)
+    def of_threads(x: T.Buffer((12,), "float32"), y: T.Buffer((12,), "float32")):
+        a = T.alloc_buffer((12,), "float32", scope=scope)
+        for _ in range(1):
+            t = T.launch_thread("threadIdx.x", 12)
+            a[t] = x[t]
+        for _ in range(1):
+            t = T.launch_thread("threadIdx.x", 12)
+            y[t] = a[t]
+
+    return of_blocks if blocks else of_threads
+
+
+def in_one_launch(trips):
+    """Return the same in one launch without blocks, whose trips on the host write and read."""
+
+    @T.prim_func(s_tir=True, check_well_formed=False)
+    def func(x: T.Buffer((12,), "float32"), y: T.Buffer((12,), "float32")):
+        a = T.alloc_buffer((12,), "float32", scope="shared")
+        for n in range(trips):
+            t = T.launch_thread("threadIdx.x", 12)
+            if n == 0:
+                a[t] = x[t]
+            if n == trips - 1:
+                y[t] = a[t]
+
+    return func
+
+
+@pytest.mark.parametrize("blocks", [True, False], ids=["blocks", "threads"])
+@pytest.mark.parametrize("scope", ["shared", "shared.dyn", "local", "warp", "wmma.accumulator"])
+def test_memory_of_blocks_and_threads_does_not_outlive_a_launch(scope, blocks):
+    proof = prove_lowered(through(scope, blocks), copied(12, 12))
+    assert proof.answer == "undecided" and "has a place outside of them: a" in str(proof)
+    assert prove_lowered(through("global", blocks), copied(12, 12)).answer == "proven"
+
+
+def test_one_launch_without_blocks_may_have_shared_memory_from_outside():
+    assert prove_lowered(in_one_launch(1), copied(12, 12)).answer == "proven"
+    assert prove_lowered(in_one_launch(2), copied(12, 12)).answer == "undecided"

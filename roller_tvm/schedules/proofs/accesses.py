@@ -20,6 +20,7 @@ from .held import held_at
 from .kernel import BLOCK, THREAD, Access, Axis, Buffer, Dim, Statement
 from .meetings import Tree
 from .naming import Naming
+from .scopes import Outside, is_copy
 from .sets import plain_of
 from .ways import CHOICE, DATA, IMMEDIATE, INDEX, PLACE, Way, joined, operation_of, step_of
 
@@ -47,7 +48,7 @@ class Accesses(Naming):
         self.place: list[int | Dim] = []
         self.rules: list[Rule] = []  # ranges of loops and conditions around the place
         self.leaves: set[int] = set()  # variables of loops around one store alone
-        self.private: set[int] = set()  # memory of each thread, but for all of them: numbers of buffers
+        self.outside = Outside()
         self.unfolded: dict[int, int] = {}  # memory of fused copies that are not folded, as `divided`
         self.exact = True
         self.begun: dict[Dim, str] = {}  # begins in place of blocks -> the rule by which a number is one
@@ -78,12 +79,11 @@ class Accesses(Naming):
         lanes = re.search(r"x(\d+)$", dtype)
         size = dtype_bytes(dtype.split("x")[0]) * (int(lanes[1]) if lanes else 1)
         total = math.prod(numbers) * size if len(numbers) == len(shape) else 0
-        threads = [d for d in self.place if isinstance(d, Dim) and (d.kind == THREAD or self.launch is not None)]
-        if not scope.startswith(("global", "shared")) and not parameter and not threads:
-            self.private.add(len(self.kernel.buffers))
         made = Buffer(len(self.kernel.buffers), name, shape, scope.split(".")[0], dims, parameter, total)
         if key in self.divided and not parameter:
             self.fused[made.number] = self.divided[key]
+        if not parameter and self.launch is None:
+            self.outside.add(made, self.place)
         self.kernel.buffers.append(made)
         self.buffers[key] = made
         return made
@@ -340,8 +340,8 @@ class Accesses(Naming):
         if memory is None:
             self.kernel.unread.append(f"memory of '{buffer.name}' from elsewhere")
             return None
-        if memory.number in self.private and any(isinstance(p, Dim) and p.kind in (BLOCK, THREAD) for p in self.place):
-            self.kernel.unread.append(f"memory of each thread that has a place outside of them: {buffer.name}")
+        if owner := self.outside.owner(memory, self.place):
+            self.kernel.unread.append(f"memory of each {owner} that has a place outside of them: {buffer.name}")
         text, lanes = self._text(), list[str]()
         starts = [self._start(text, index, lanes) for index in indices]
         if self.flat and memory.parameter and not memory.shape and starts == ["0"]:  # one number
@@ -467,14 +467,6 @@ def _at_begins(access: Access, begins: Any) -> Access:
     return replace(access, elements=elements, homes=homes, near=access.near or access.homes)
 
 
-def is_copy(store: Any) -> bool:
-    """Return whether a store goes to shared memory, from memory that no thread has for itself."""
-    if not scope_of(store.buffer).startswith("shared"):
-        return False
-    loads = (access_of(part)[0] for part in parts_of(store.value) if is_load(part))
-    return not any(scope_of(buffer).startswith("local") for buffer in loads)
-
-
 def extra_names(extra: Sequence[str]) -> list[str]:
     """Return the variables that rules of the form ``0 <= r1 < 4`` bound."""
     return [rule.split(" <= ")[1].split(" < ")[0] for rule in extra]
@@ -483,15 +475,6 @@ def extra_names(extra: Sequence[str]) -> list[str]:
 def closed(text: Text, rule: str) -> str:
     rule = " and ".join([rule, *text.rules])
     return f"exists ({', '.join(text.names)} : {rule})" if text.names else f"({rule})"
-
-
-def scope_of(buffer: Any) -> str:
-    scope = buffer.scope
-    return str(scope() if callable(scope) else scope) or "global"
-
-
-def scope_of_var(var: Any) -> str:
-    return str(getattr(var.type_annotation, "storage_scope", "") or "global")
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...codegen.flat import LETS, children, kind_of, number_of, statements, values_of
-from .accesses import Accesses, scope_of, scope_of_var
+from .accesses import Accesses
 from .folds import Folding, Term, Unfoldable
 from .kernel import BLOCK, Axis
+from .scopes import scope_of, scope_of_var
 
 
 def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding | None:

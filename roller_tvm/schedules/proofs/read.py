@@ -22,7 +22,7 @@ from ...codegen.flat import (
     statements,
 )
 from ...codegen.waiting import REGION, all_wait, function_of
-from .accesses import Accesses, Rule, closed, extra_names, is_copy, scope_of, scope_of_var
+from .accesses import Accesses, Rule, closed, extra_names
 from .ahead import COPY, WAIT, Landing, Unreadable, landings_of
 from .begins import Begin, Unbegun, ranges_of
 from .blocks import INSTANCE, Blocks
@@ -33,6 +33,8 @@ from .held import held_in
 from .kernel import BLOCK, PARALLEL, SERIAL, THREAD, VECTOR, Access, Dim, Kernel, value_of
 from .launches import launch_of
 from .matching import added, instance_of
+from .scopes import is_copy, scope_of, scope_of_var
+from .virtual import unlike_threads
 from .ways import EITHER, combiner_of
 
 #: ``For.kind`` -> kind of a loop; a loop of threads (4) says its own.
@@ -139,6 +141,7 @@ class _Reader(Accesses):
                 self.stored.add(self.memory.of(part.buffer))
             elif kind_of(part) == "Evaluate":  # what a reduction over threads writes is an argument
                 self.stored |= {self.memory.of(access_of(p)[0]) for p in parts_of(part.value) if is_load(p)}
+        self.kernel.unread += remembered(func.body, "virtual threads", unlike_threads)
         self.present = self._present(func.body)
         if self.blocks is not None and not self.blocks.are_of(func):
             self.blocks = self.kernel.blocks = None
