@@ -276,7 +276,11 @@ class Accesses(Naming):
         self.chosen.clear()
 
     def _alike_blocks(self) -> bool:
-        """Return whether the rules at the place are those of blocks, and others that know neither blocks nor sizes."""
+        """Return whether the rules at the place are those of blocks, and others that know neither blocks nor sizes.
+
+        Those of a fold name its own digits alone, of threads and loops. Blocks are folded in a launch that is one
+        number, which has no memory of blocks.
+        """
         blocks = [p.var for p in self.place if isinstance(p, Dim) and p.kind == BLOCK]
         for rule in self.rules:
             own = bool(rule.dims) and all(dim.var in blocks for dim in rule.dims)
