@@ -1,12 +1,14 @@
 """Vectors over the edge of an axis: checks of each lane become checks of each tile. For either TVM line's functions.
 
 TVM splits a vector that may cross an edge into a loop over its lanes, each behind a check. Of the tiles along an axis
-only the last crosses the edge, by a known number of lanes. All others are computed here in whole vectors, and the last
-in vectors of as many lanes as it has.
+only the last crosses the edge, by a known number of lanes. All others are computed here in whole vectors, and so is the
+last if tiles come before it: its elements are read with those before them, and sums keep the lanes that it lacks. Where
+that would not be the same, it is computed in vectors of as many lanes as it has.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ from ..flat import (
     Sum,
     access_of,
     children,
+    in_order,
     is_load,
     kind_of,
     names_of,
@@ -28,7 +31,7 @@ from ..flat import (
     values_of,
     with_body,
 )
-from .scalar_lanes import Lanes, lanes_of
+from .scalar_lanes import Lanes, Surroundings, lanes_of
 
 
 @dataclass
@@ -72,9 +75,11 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
     """
     memory = Memory.of_body(body)
     found = {hash(tiles.home.loop_var): (tiles, over) for tiles, over in _tiles(body, memory, dialect)}
-    if not found:
+    filled = _filled(body, memory, dialect)
+    if not found and not filled:
         return None
-    tir, allocated = dialect.tir, _allocated(body)
+    tir, allocated, sizes = dialect.tir, _allocated(body), _sizes(body)
+    padded: dict[int, int] = {}
 
     def in_two_kinds(loop: Any) -> Any | None:
         if (of_loop := found.get(hash(loop.loop_var))) is None:
@@ -83,21 +88,69 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
         inside = {hash(lanes.loop.loop_var): lanes for lanes in tiles.vectors}
         private = allocated - _read_elsewhere(body, inside, memory)
 
-        def of_lanes(lane: Any, at: int) -> Any | None:
+        def of_lanes(lane: Any, at: int, around: Surroundings | None = None) -> Any | None:
             lanes = inside.get(hash(lane.loop_var))
-            return None if lanes is None else lanes.computed(lanes.left_at(at), private)
+            return None if lanes is None else lanes.computed(lanes.left_at(at), private, around)
 
-        place, whole = tiles.place.expression(tir), tiles.last_whole()
+        place, whole, trips = tiles.place.expression(tir), tiles.last_whole(), tiles.trips_to(over)
+        around = None
+        if trips is not None and over >= max(lanes.lanes for lanes in tiles.vectors):
+            around = Surroundings(allocated, sizes, _stored(loop.body, memory), memory, padded)
         main = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, whole))
-        last = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, over))
-        if (trips := tiles.trips_to(over)) is not None:
+        last = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, over, around))
+        if trips is not None:
             # Nothing is checked at all: sums stay in registers while the loop runs.
             end = tir.const(trips - 1, dtype_of_node(loop.loop_var))
             return tir.SeqStmt([with_body(loop, main, tir, end), dialect.substituted(last, loop.loop_var, end)])
         within = place <= tir.const(whole, dtype_of_node(place))
         return with_body(loop, tir.IfThenElse(within, main, last), tir)
 
-    return dialect.with_loops(body, in_two_kinds)
+    made = dialect.with_loops(body, lambda loop: filled.get(hash(loop.loop_var)) or in_two_kinds(loop))
+    return _with_room(made, padded, dialect) if padded else made
+
+
+def _sizes(body: Any) -> dict[int, int]:
+    """Return the elements of memory that a function allocates itself, by hash, on the line on which it can grow."""
+    allocations = [node.buffer for node in statements(body) if kind_of(node) == "AllocBuffer"]
+    return {hash(buffer): size for buffer in allocations if (size := _elements(buffer))}
+
+
+def _with_room(body: Any, padded: dict[int, int], dialect: Dialect) -> Any:
+    """Return a statement with some memory (by hash) made of whole vectors of so many lanes, where LLVM aligns them."""
+    tir = dialect.tir
+
+    def larger(node: Any) -> Any | None:
+        buffer = node.buffer
+        if (lanes := padded.get(hash(buffer))) is None:
+            return None
+        vectors = -(-_elements(buffer) // lanes)
+        held = tir.decl_buffer((vectors,), f"{buffer.dtype}x{lanes}", buffer.name)
+        return tir.SeqStmt([tir.AllocBuffer(held, dict(node.annotations)), tir.DeclBuffer(buffer, data=held.data)])
+
+    def flat(node: Any) -> Any:
+        return in_order(list(node.seq), tir)
+
+    return dialect.with_nodes(dialect.with_nodes(body, larger, tir.AllocBuffer), flat, tir.SeqStmt)
+
+
+def _elements(buffer: Any) -> int:
+    """Return the elements of a buffer of one dimension; 0 if it has others, or is as large as is known later."""
+    extents = [number_of(extent) for extent in buffer.shape]
+    return (extents[0] or 0) if len(extents) == 1 else 0
+
+
+def _filled(body: Any, memory: Memory, dialect: Dialect) -> dict[int, Any]:
+    """Return the vectors of loops (by their variable's hash) whose checks hold for all lanes: initial values of sums.
+
+    A vector that is read after stores of its halves waits for them to reach the cache, and so do all rows.
+    """
+    named, found = names_of(body), {}
+    for loops, _ in nests(body, ()):
+        if (lanes := lanes_of(loops[-1], named, memory, dialect)) is None or lanes.place is None:
+            continue
+        if lanes.place.is_number and lanes.left_at(0) == lanes.lanes and lanes.are_a_vector():
+            found[hash(loops[-1].loop_var)] = lanes.computed(lanes.lanes)
+    return found
 
 
 def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
@@ -153,6 +206,11 @@ def _allocated(body: Any) -> set[int]:
         elif kind == "LetStmt" and str(getattr(getattr(node.value, "op", None), "name", "")).endswith("AllocWorkspace"):
             found.add(hash(node.var))
     return found
+
+
+def _stored(body: Any, memory: Memory) -> Counter[int]:
+    """Return how many statements store to each memory (by hash)."""
+    return Counter(memory.of(node.buffer) for node in statements(body) if kind_of(node) == "BufferStore")
 
 
 def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,11 @@ class Vectors:
     known: Mapping[int, int] = field(default_factory=dict)
     #: First lane whose result is used, and one after the last; nothing may be read in other lanes.
     within: tuple[int, int] | None = None
+    #: Lanes by which elements whose place depends on `beyond` are read from further before, and then turned: they
+    #: are there before `tile`, and may not be after it, but in memory that is padded.
+    back: int = 0
+    tile: Sum | None = None
+    end_of: Callable[[Any], int | None] = lambda _: None  # buffer -> its end, if its memory goes on after it
     _bound: dict[int, Any] = field(default_factory=dict)  # names within an expression, as vectors
 
     def all_of(
@@ -60,6 +65,12 @@ class Vectors:
     ) -> Vectors:
         """Return a copy for another expression; see `valid` and `known`."""
         return replace(self, valid=valid, beyond=beyond, known=known or {}, _bound={})
+
+    def turned(
+        self, back: int, tile: Sum, beyond: frozenset[int], end_of: Callable[[Any], int | None]
+    ) -> Vectors:  # fmt: skip
+        """Return a copy for another expression, of the last tile of an axis; see `back`."""
+        return replace(self.all_of(beyond=beyond), back=back, tile=tile, end_of=end_of)
 
     def store(self, store: Any) -> Any:
         """Return a statement that stores all lanes at once.
@@ -111,6 +122,8 @@ class Vectors:
         condition, chosen, other = node.args
         if not self._differs(condition):
             return self.dialect.call(self._dtype(node), node.op, [condition, *map(self._whole, (chosen, other))])
+        if self.back:
+            raise Scalar
         sums = self.differing(condition)
         lanes = None if sums is None else held(sums, self.lane, self.lanes, self.known)
         if lanes is None:
@@ -189,6 +202,14 @@ class Vectors:
     def _loaded(self, buffer: Any, indices: list[Any]) -> Any:
         """Return a load of elements at equal distances, restricted to those in memory."""
         tir, at = self.dialect.tir, self._place(indices)
+        if self.tile is not None and at.variables() & self.beyond:
+            if not moves_with(at, self.tile, self.lane, self.beyond):
+                raise Scalar
+            if place_of_end(at, self.tile, self.lane) == (end := self.end_of(buffer)) and end is not None:
+                return tir.BufferLoad(buffer, [self._ramp(at, 0, 1, self.lanes)])
+            whole = tir.BufferLoad(buffer, [self._ramp(at, -self.back, 1, self.lanes)])
+            places = (min(self.back + n, self.lanes - 1) for n in range(self.lanes))
+            return tir.Shuffle([whole], [tir.const(n, "int32") for n in places])
         first, last = self.within or (0, self.lanes)
         if self.valid and at.variables() & self.beyond:
             last = min(last, self.valid)
@@ -208,6 +229,17 @@ class Vectors:
         tir = self.dialect.tir
         begin = at.without(self.lane).plus(Sum(offset)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
+
+
+def moves_with(at: Sum, tile: Sum, lane: Any, beyond: frozenset[int]) -> bool:
+    """Return whether lane n of a tile has, n lanes before lane 0, the element of the tile that stands there."""
+    return at.of(lane) == 1 and not at.plus(tile, -1).variables() & beyond
+
+
+def place_of_end(at: Sum, tile: Sum, lane: Any) -> int | None:
+    """Return the place in memory at which the axis ends; None if that is not always the same."""
+    apart = at.without(lane).plus(tile, -1)
+    return apart.number if apart.is_number else None
 
 
 def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -> tuple[int, int] | None:
