@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...codegen.flat import address_of, direct_parts, kind_of, number_of, parts_of
-from ...te.numbering import dtype_of_node
+from ...codegen.flat import direct_parts, kind_of, parts_of
 from .kernel import Axis, Dim, Fold, value_of
+from .sums import QUOTIENTS, Part, Sum, sum_of
 
-_QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")
 _SIGNS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -23,130 +22,6 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 class Unfoldable(Exception):
     """A copy uses its loops in other ways than by one number and its digits."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """``base % high // low`` of a sum of variables, each by its hash with its factor; `high` is 0 if nothing is cut."""
-
-    base: tuple[tuple[int, int], ...]
-    low: int = 1
-    high: int = 0
-
-    @property
-    def plain(self) -> bool:
-        return self.low == 1 and not self.high
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A constant and parts, each with its factor.
-
-    Examples
-    --------
-    >>> x, y = ((1, 112),), ((2, 1),)  # 112 times one variable, and another
-    >>> quotient = Sum({Part(x): 1, Part(y): 1}).divided(16, False)
-    >>> quotient.parts == {Part((*x, *y), 16): 1}
-    True
-    >>> Sum({Part(((1, 7),)): 1, Part(y, 16): 1}).widened(lambda variable: True).parts == quotient.parts
-    True
-    """
-
-    parts: Mapping[Part, int]
-    start: int = 0
-
-    def plus(self, other: Sum, factor: int = 1) -> Sum:
-        parts = dict(self.parts)
-        for part, by in other.parts.items():
-            parts[part] = parts.get(part, 0) + factor * by
-        return Sum({part: by for part, by in parts.items() if by}, self.start + factor * other.start)
-
-    def divided(self, by: int, rest: bool) -> Sum | None:
-        """Return the quotient by a number, or the rest; None if it is no such sum."""
-        part = self._one()
-        if part is None or self.start % by or (part.high and part.high % (part.low * by)):
-            return None
-        if rest:
-            return Sum({Part(part.base, part.low, part.low * by): 1})
-        return Sum({Part(part.base, part.low * by, part.high): 1}, self.start // by)
-
-    def widened(self, allowed: Callable[[int], bool]) -> Sum:
-        """Return the same with allowed variables within what is cut, if they go on there: ``2*x + y // 4``."""
-        cut = [part for part, factor in self.parts.items() if not (part.plain or part.high) and factor == 1]
-        if len(cut) != 1 or not all(allowed(var) for var, _ in cut[0].base):
-            return self
-        base, rest = dict(cut[0].base), dict(self.parts)
-        del rest[cut[0]]
-        for part, factor in self.parts.items():
-            if part.plain and len(part.base) == 1 and allowed(part.base[0][0]):
-                var, by = part.base[0]
-                base[var] = base.get(var, 0) + cut[0].low * factor * by
-                del rest[part]
-        wide = Part(tuple(sorted(base.items())), cut[0].low)
-        return Sum({**rest, wide: 1}, self.start)
-
-    def _one(self) -> Part | None:
-        """Return this, but for the constant, as one part: ``7*x + y // 16`` is ``(112*x + y) // 16``."""
-        cut = [part for part in self.parts if not part.plain]
-        if len(cut) > 1 or any(self.parts[part] != 1 for part in cut):
-            return None
-        low, high = (cut[0].low, cut[0].high) if cut else (1, 0)
-        if high and len(self.parts) > 1:
-            return None
-        base = dict(cut[0].base) if cut else {}
-        for part, factor in self.parts.items():
-            for var, by in part.base if part.plain else ():
-                base[var] = base.get(var, 0) + low * factor * by
-        return Part(tuple(sorted(base.items())), low, high)
-
-
-class Values(dict[int, Any]):
-    """Values of bound names by the names' hashes, and expressions as sums of parts, kept until a value changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums: dict[int, tuple[Any, Sum | None]] = {}  # by the address of a node, which is held
-
-    def __setitem__(self, name: int, value: Any) -> None:
-        self.sums.clear()
-        super().__setitem__(name, value)
-
-    def __ior__(self, others: Any) -> Values:  # type: ignore[override,misc]
-        self.sums.clear()
-        self.update(others)
-        return self
-
-
-def sum_of(node: Any, values: Mapping[int, Any]) -> Sum | None:
-    """Return an expression as a sum of parts; None for what is none."""
-    if not isinstance(values, Values):
-        return _sum_of(node, values)
-    key = address_of(node)
-    if (found := values.sums.get(key)) is None:
-        found = values.sums[key] = node, _sum_of(node, values)
-    return found[1]
-
-
-def _sum_of(node: Any, values: Mapping[int, Any]) -> Sum | None:
-    kind, number = kind_of(node), number_of(node)
-    if number is not None:
-        return Sum({}, number)
-    if kind in ("Var", "SizeVar"):
-        known = values.get(var := hash(node))
-        return Sum({Part(((var, 1),)): 1}) if known is None else sum_of(known, values)
-    if kind == "Cast" and dtype_of_node(node.value).startswith(("int", "uint")):
-        return sum_of(node.value, values)
-    if kind in ("Add", "Sub", "Mul", *_QUOTIENTS):
-        a, b = (sum_of(part, values) for part in direct_parts(node))
-        if a is None or b is None:
-            return None
-        if kind in ("Add", "Sub"):
-            return a.plus(b, 1 if kind == "Add" else -1)
-        if kind == "Mul":
-            a, b = (b, a) if not a.parts else (a, b)
-            return None if b.parts else Sum({}).plus(a, b.start)
-        return None if b.parts or b.start < 1 else a.divided(b.start, "Mod" in kind)
-    return None
 
 
 @dataclass
@@ -188,6 +63,10 @@ class _Group:
         if not high or not (high // low) % part.high:
             return low * part.low, low * part.high
         return (low * part.low, high) if high // low <= part.high else None
+
+    def has(self, part: Part) -> bool:
+        """Return whether a part of a sum of axes is one of the number."""
+        return self.run_of(part) is not None
 
     def digits(self, low: int, high: int) -> list[tuple[int, Dim]]:
         """Return the digits of ``number % high // low``, each with its factor."""
@@ -267,6 +146,7 @@ class Folding:
         plain: dict[int, dict[int, int]] = {}
         for one in self.groups:
             found = found.widened({axis.var for axis in one.axes}.__contains__)
+            found = found.joined({axis.var: axis.extent for axis in one.axes}, one.has)
         for part, factor in found.parts.items():
             groups = {id(self.group_of.get(var)): self.group_of.get(var) for var, _ in part.base}
             if len(groups) != 1:
@@ -298,7 +178,7 @@ class Folding:
         kind = kind_of(node)
         if kind in ("LT", "LE", "GT", "GE") and self.compared(node.a, _SIGNS[kind], node.b) is not None:
             return True
-        if kind in ("Var", "SizeVar", "Add", "Sub", "Mul", "Cast", *_QUOTIENTS) and self.text(node) is not None:
+        if kind in ("Var", "SizeVar", "Add", "Sub", "Mul", "Cast", *QUOTIENTS) and self.text(node) is not None:
             return True
         if kind in ("Var", "SizeVar"):
             return hash(node) not in self.group_of
@@ -325,7 +205,7 @@ class Folding:
         groups = [self.group_of.get(var) for var in bases]
         if not groups or groups[0] is None or any(group is not groups[0] for group in groups):
             return None
-        group, part = groups[0], total._one()
+        group, part = groups[0], total.one()
         if part is None or (run := group.run_of(part)) is None or run[1]:
             return None
         limit = run[0] * (-total.start + (sign in ("<=", ">")))
@@ -371,7 +251,7 @@ def groups_of(
     bases: list[dict[int, int]] = []
     for node in nodes:
         for inner in parts_of(node):
-            if kind_of(inner) not in ("Add", *_QUOTIENTS) or (found := sum_of(inner, values)) is None:
+            if kind_of(inner) not in ("Add", *QUOTIENTS) or (found := sum_of(inner, values)) is None:
                 continue
             if wide:
                 cut = [dict(part.base) for part in found.widened(axes.__contains__).parts if not part.plain]

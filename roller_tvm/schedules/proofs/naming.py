@@ -11,10 +11,11 @@ from ...te.numbering import dtype_of_node
 from .affine import Text
 from .cases import Sizes
 from .digits import part_of, split_index, summands
-from .folds import Folding, Unfoldable, Values
+from .folds import Folding, Unfoldable
 from .kernel import Dim, Kernel
 from .sets import library
 from .spans import Spans
+from .sums import Values
 
 
 class Naming:
@@ -31,7 +32,7 @@ class Naming:
         self.bounded: set[str] = set()  # sizes of which these are all
         self.dims: dict[int, tuple[Dim, ...]] = {}  # loop variable -> its digits
         self.sizes: dict[int, str] = {}
-        self.values: dict[int, Any] = Values()  # bound name -> its value; a thread's other names -> the first
+        self.values = Values()  # bound name -> its value; a thread's other names -> the first
         self.spans = Spans(self.values, open_sizes.largest)
         self.folding: Folding | None = None  # of the statement that is read
         self.launch: Folding | None = None  # of all statements of a kernel whose threads are one number

@@ -29,6 +29,8 @@ from .values import same_values
 OPERATIONS, SECONDS = 6_400_000, 2.0
 #: Those of the first try of a question, and of one about values, for which there are two ways to ask.
 FIRST, FIRST_OF_VALUES = 400_000, 100_000
+#: isl's operations a second where numbers are large.
+SLOWLY = 300_000
 #: A time below which none is measured.
 _TICK = 1e-4
 #: Reasons.
@@ -80,9 +82,9 @@ def prove_lowered(
         first = plain
         kernels = first.kernels()
     for number, (case, kernel) in enumerate(kernels):
-        share = left // (len(kernels) - number)
-        now = time.process_time()
-        work = Work(share, now + (SECONDS - (now - start)) / (len(kernels) - number))
+        part = 2 / (len(kernels) - number + 1)  # more than an equal share, for few need theirs
+        share, now = int(left * part), time.process_time()
+        work = Work(share, now + (SECONDS - (now - start)) * part)
         own, more = _proven(kernel, reference, device, first.sizes_of(case), flat, work)
         if first is not plain and any(_may_be_told(finding) for finding in own):
             known = {finding.rule: finding for finding in own if not _may_be_told(finding)}
@@ -227,9 +229,11 @@ def _asked(
     """
     if kernel.unread:
         return Finding(rule, UNDECIDED, kernel.unread[0])
-    isl = library()
-    first = FIRST_OF_VALUES if rule == "values" else FIRST
-    context, limit, before, parts = isl.DEFAULT_CONTEXT, first, 0.0, known()
+    isl, first = library(), FIRST_OF_VALUES if rule == "values" else FIRST
+    limit = int(min(first, SLOWLY * (work.until - time.process_time())))
+    if limit <= 0:
+        return Finding(rule, UNDECIDED, f"{_MUCH} (no time is left)")
+    context, before, parts = isl.DEFAULT_CONTEXT, 0.0, known()
     try:
         while True:
             began = time.process_time()

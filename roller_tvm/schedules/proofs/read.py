@@ -338,6 +338,7 @@ class _Reader(Accesses):
             self.digits, outer = self.digits + 1, stride
         self.loops += 1
         self.dims[hash(var)] = tuple(dims)
+        self.values.ranged(hash(var), whole if number_of(start) == 0 else 0)
         self.threads[dims[0]] = var
         if len(dims) > 1:
             self.rules += [Rule(f"0 <= {dim.var} < 0 + {dim.extent}", (dim,)) for dim in dims]
