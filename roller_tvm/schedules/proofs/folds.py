@@ -69,8 +69,11 @@ class _Group:
         return self.run_of(part) is not None
 
     def digits(self, low: int, high: int) -> list[tuple[int, Dim]]:
-        """Return the digits of ``number % high // low``, each with its factor."""
-        self.cuts |= {n for n in (low, high) if 1 < n < self.count}
+        """Return the digits of ``number % high // low``, each with its factor; once chosen, they begin nowhere else."""
+        cuts = {n for n in (low, high) if 1 < n < self.count}
+        if self.dims and not cuts <= self.cuts:
+            raise Unfoldable
+        self.cuts |= cuts
         return [(d.stride // low, d) for d in self.dims if d.stride >= low and (not high or d.stride < high)]
 
     def below(self, limit: int) -> str:

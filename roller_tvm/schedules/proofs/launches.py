@@ -32,6 +32,8 @@ def launch_of(reader: Accesses, block: Any, blocks: Any, body: Any) -> Folding |
         return None
     axes = [Axis(hash(thread), "threadIdx.x", (), 1, threads),
             Axis(hash(block), "blockIdx.x", (), threads, number_of(blocks) or 1)]  # fmt: skip
+    for axis in axes:
+        reader.values.ranged(axis.var, axis.extent)
     made = Folding([axes], reader.values, _whole)  # of loops that are not read yet
     if not all(made.covers(node) for node in nodes):
         return None

@@ -304,6 +304,7 @@ class _Reader(Accesses):
         dim = Dim(self.digits, tag, BLOCK, 0, self.loops)
         self.digits, self.loops = self.digits + 1, self.loops + 1
         self.spans.add(hash(var), (0, max(self.spans.of(extent)[1] - 1, 0)))
+        self.values.ranged(hash(var), 0)
         near, self.begun[dim] = ranges_of(self, var, extent, begin, dim)
         self.spans.add(hash(begin.var), self.spans.of(begin.value))
         self.dims[hash(begin.var)] = (dim,)

@@ -132,9 +132,10 @@ class Values(dict[int, Any]):
         self.extents: dict[int, int] = {}  # loop variable -> its number of values, from 0
 
     def ranged(self, var: int, extent: int) -> None:
-        """Note how many values a loop variable has, from 0; 0 if that is not known."""
-        if self.extents.get(var, 0) != extent:
+        """Note how many values a loop variable has, from 0; 0 if that is not known. It is no name of another one."""
+        if self.extents.get(var, 0) != extent or var in self:
             self.sums.clear()
+            self.pop(var, None)
             self.extents[var] = extent
 
     def __setitem__(self, name: int, value: Any) -> None:
