@@ -75,6 +75,10 @@ class Dialect:
         """Return a store or an expression with a value in place of a variable."""
         raise NotImplementedError
 
+    def same(self, a: Any, b: Any) -> bool:
+        """Return whether two expressions are alike, of the same variables."""
+        raise NotImplementedError
+
     def with_nodes(self, statement: Any, rewritten: Rewritten, kinds: Any) -> Any:
         """Return a statement with nodes of some kinds rewritten, inner ones first."""
         raise NotImplementedError
@@ -135,6 +139,11 @@ class Tvm017(Dialect):
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         return self.tir.stmt_functor.substitute(node, {var: value})
 
+    def same(self, a: Any, b: Any) -> bool:
+        import tvm
+
+        return bool(tvm.ir.structural_equal(a, b))
+
     def with_nodes(self, statement: Any, rewritten: Rewritten, kinds: Any) -> Any:
         return self.tir.stmt_functor.ir_transform(statement, None, rewritten, kinds)
 
@@ -178,6 +187,11 @@ class Tvm027(Dialect):
 
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         return self.with_nodes(node, lambda one: value if hash(one) == hash(var) else None, self.tir.Var)
+
+    def same(self, a: Any, b: Any) -> bool:
+        import tvm_ffi
+
+        return bool(tvm_ffi.structural_equal(a, b))
 
     def with_nodes(self, statement: Any, rewritten: Rewritten, kinds: Any) -> Any:
         import tvm_ffi

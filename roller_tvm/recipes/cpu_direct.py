@@ -37,7 +37,7 @@ from ..micro_perf.cpu_caches import may_scatter, stored_bytes, stream_cycles, to
 from ..micro_perf.cpu_constants import CALL, EXPOSED, GATHERED_SLOTS, GUARDED_LOADS, RUN_START, STAGE_OVERHEAD
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
-from ..micro_perf.geometry import Geometry, Tile, in_memory
+from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..micro_perf.neighbours import vector_slots
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
@@ -245,10 +245,12 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
     short = 1 < vector < rates.lanes and vectorised > 1
     slots = vector_slots(1, vector) / vectorised if short else 1 / vectorised
     gathered = GATHERED_SLOTS if vectorised > 1 else 1
-    loads = sum(points * (slots if c else gathered) for c in contiguous)
+    shares = [share_read(op, g.extents) for op in g.operands]
+    loads = sum(points * share * (slots if c else gathered) for c, share in zip(contiguous, shares, strict=True))
     guards = sum(  # one check a vector, or one an element that is loaded alone
-        points if last in op.guard_axes else GUARDED_LOADS * points / vectorised for op in g.operands if op.guarded
-    )
+        points * share * (1 if last in op.guard_axes else GUARDED_LOADS / vectorised)
+        for op, share in zip(g.operands, shares, strict=True) if op.guarded
+    )  # fmt: skip
     calls = points * calls_of(g.stage.ops, *(op.functions for op in inner))
     calls += outputs * calls_of(g.epilogue_functions)
     arithmetic = points / vectorised * per_point
@@ -260,6 +262,13 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
         outputs / vectorised if g.reduce else 0.0,
         arithmetic + loads + after + calls * CALL * rates.fma,
     )
+
+
+def share_read(operand: Operand, extents: Sequence[int]) -> float:
+    """Return the share of a nest's points at which an operand is read: of a part of a concatenation, its own."""
+    dims = zip(operand.shape, operand.dims, strict=True)
+    parts = (extent / extents[dim[0][0]] if len(dim) == 1 else 1.0 for extent, dim in dims)
+    return prod(min(1.0, part) for part in parts) if operand.guarded else 1.0
 
 
 def reloads(g: Geometry, rates: CpuRates) -> float:

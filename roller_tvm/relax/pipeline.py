@@ -115,14 +115,14 @@ def prepare(
     steps += [
         KeepCallbacks(),
         NormsInTraining(),
-        passes.DecomposeOpsForInference(),
         SumsAsAdditions(),
         *([SquaresOfPixels(), GroupNorms()] if target.kind.name == "llvm" else []),
         PowersAsProducts(),
         GroupedProducts(),
         PoolsOfPixels(),
         LiveTaps(),
-        FoldScales(),
+        FoldScales(),  # normalisations as one product and one sum, before they are taken apart
+        passes.DecomposeOpsForInference(),
         MovedParts(),
         passes.CanonicalizeBindings(),
         *(cpu if target.kind.name == "llvm" else []),

@@ -95,6 +95,21 @@ def test_vectors_that_fill_no_register_are_loaded_in_pieces():
     assert whole < pieces < 2 * whole
 
 
+def test_of_a_concatenation_each_element_is_read_once():
+    """However many parts it has: at one point one of them is read, behind one check."""
+
+    def joined(parts):
+        inputs = tuple(Tensor(f"t{n}", (64 // parts, 256), "float32") for n in range(parts))
+        shifted = (replace(Index.axis("r"), const=-n * (64 // parts)) for n in range(parts))
+        reads = tuple(Access(t.name, (row, Index.axis("c")), guarded=True)
+                      for t, row in zip(inputs, shifted, strict=True))  # fmt: skip
+        stage = Stage("y", (Axis("r", 64), Axis("c", 256)), reads, "float32")
+        return Geometry.of(TensorExpression("y", inputs, (stage,), "y"), "y")
+
+    few, many = (stage_cycles(g, CpuRates.of(ONE, g), 16).instructions for g in map(joined, (2, 16)))
+    assert few == pytest.approx(many)
+
+
 def test_passes_through_a_cache_wait_for_the_lines_that_come_into_it():
     """Weights from a slow memory: tiles of more rows pass through them less often, and memory does not hide that."""
     product = operator("batch_matmul", b=16, m=16, n=512, k=512)

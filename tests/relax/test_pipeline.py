@@ -214,6 +214,22 @@ class TestWhatToRunFirst:
         np.testing.assert_allclose(found.astype("float32"), x @ w, rtol=0.1, atol=0.1)
 
 
+def test_a_normalisation_of_what_is_put_side_by_side_divides_nothing():
+    """As in a DenseNet: no product is before it that could take its scale."""
+    parts = [relax.const(values(6, low=0.5, high=1.5)) for _ in range(4)]
+
+    def body(builder, x, y):
+        both = builder.emit(relax.op.concat([x, y], 1))
+        norm = builder.emit(relax.op.nn.batch_norm(both, *parts, axis=1, training=False))
+        return builder.emit(relax.op.nn.relu(builder.emit(relax.TupleGetItem(norm, 0))))
+
+    mod = module(body, (1, 2, 4, 4), (1, 4, 4, 4))
+    (name,) = prim_funcs(prepare(mod, LLVM))
+    assert "multiply" in name and "divide" not in name
+    given = values(1, 2, 4, 4), values(1, 4, 4, 4)
+    np.testing.assert_allclose(run(build(mod, LLVM), *given)[0], default(mod, *given)[0], rtol=1e-5, atol=1e-6)
+
+
 class TestRecords:
     def test_a_function_already_scheduled_is_left_alone(self):
         prepared = prepare(classifier(), LLVM)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..dialect import Dialect
 from .edge_vectors import with_whole_vectors
+from .hoisted_choices import with_hoisted_choices
 from .initial_values import with_initial_values_first
 from .padded_vectors import with_padded_vectors
 from .peeled_loops import with_peeled_loops
@@ -18,7 +19,9 @@ from .strided_vectors import with_strided_vectors
 
 #: Functions of (flattened statement, dialect) -> statement, or None if there is nothing to do. Their results may bind
 #: a name twice.
-REWRITINGS = (with_whole_vectors, with_padded_vectors, with_peeled_loops, with_strided_vectors)
+REWRITINGS = (
+    with_whole_vectors, with_padded_vectors, with_peeled_loops, with_strided_vectors, with_hoisted_choices,
+)  # fmt: skip
 
 
 def with_edge_vectors(func: Any, dialect: Dialect) -> Any:
