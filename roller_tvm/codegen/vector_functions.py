@@ -91,10 +91,6 @@ class Writer:
         limit = self.number(bound)
         return self.where(_LESS, value, limit, value, limit)
 
-    def at_least(self, value: str, bound: float) -> str:
-        limit = self.number(bound)
-        return self.where(_MORE, value, limit, value, limit)
-
     def power_of_two(self, rounded: str) -> str:
         """Return 2 to the power of a whole number to which `fits.ROUNDING` was added: its last bits are the number."""
         bits = self._said(f"bitcast {self.float} {rounded} to {self.int}")
@@ -128,17 +124,14 @@ class Writer:
         return result
 
 
-def _grown(to: Writer, x: str, small: bool = False, large: bool = False) -> tuple[str, str]:
+def _grown(to: Writer, x: str, large: bool = False) -> tuple[str, str]:
     """Return (growth, scale), scale a power of 2: exp(x) = scale * growth + scale.
 
-    `small` and `large` say whether exp(x) may leave float32 at this end.
+    `large` says whether exp(x) may be infinite: growth then becomes large, or infinite, beside the largest scale.
     """
-    low, high = fits.EXPONENTS
     rounded = to.fma(x, to.number(fits.LOG2_E), to.number(fits.ROUNDING))
     if large:
-        rounded = to.at_most(rounded, fits.ROUNDING + high)
-    if small:
-        rounded = to.at_least(rounded, fits.ROUNDING + low)
+        rounded = to.at_most(rounded, fits.ROUNDING + fits.EXPONENT)
     power, rest = to.minus(rounded, to.number(fits.ROUNDING)), x
     for part in fits.LN2:
         rest = to.fma(power, to.number(-part), rest)
@@ -147,9 +140,10 @@ def _grown(to: Writer, x: str, small: bool = False, large: bool = False) -> tupl
 
 
 def _exp(to: Writer, x: str) -> str:
-    growth, scale = _grown(to, x, small=True, large=True)
-    value = to.where(_LESS, x, to.number(fits.SMALLEST), to.number(0.0), to.fma(scale, growth, scale))
-    return to.or_nan(x, to.where(_MORE, x, to.number(fits.LARGEST), to.number(float("inf")), value))
+    """The scale of what is taken for 0 is 2 to the power of -127, the bits of which are those of 0."""
+    limited = to.where(_MORE, least := to.number(fits.NOTHING), x, least, x)
+    growth, scale = _grown(to, limited, large=True)
+    return to.or_nan(x, to.fma(scale, growth, scale))
 
 
 def _sigmoid(to: Writer, x: str) -> str:

@@ -34,8 +34,10 @@ FAST_TANH = (
 LOG2_E = 1.4426950408889634
 #: ln 2 in two parts, so that n * first is exact for every exponent n.
 LN2 = (0.693145751953125, 1.428606765330187e-06)
-#: float32: results above and below are infinite, or less than its smallest normal number and taken for 0.
-LARGEST, SMALLEST = 88.72283, -87.33654
-EXPONENTS, BIAS, MANTISSA = (-126, 127), 127, 23
+#: exp of less is less than the smallest normal number of float32.
+SMALLEST = -87.33654
+#: exp of this and less is taken for 0: its power of 2 is -127, one below the least.
+NOTHING = -88.0
+EXPONENT, BIAS, MANTISSA = 127, 127, 23
 #: Added to a small float32, it leaves the nearest whole number, in the last bits.
 ROUNDING = 1.5 * 2.0**23

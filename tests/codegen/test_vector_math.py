@@ -37,7 +37,7 @@ def values():
     small, large = 10.0 ** rng.uniform(-38, 0, 4096), rng.uniform(0, 110, 8192)
     edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 88.72283, 88.73, -87.3365, -87.34, -104.0, 3.4e38,
              3.92, 8.5, math.log(2), -math.log(2), 1e-45, 1.1754944e-38, 127.5 * math.log(2)]  # fmt: skip
-    breaks = np.float32([fits.TANH_NEAR, fits.ERF_END, math.log(2) / 2, fits.LARGEST, -fits.SMALLEST])
+    breaks = np.float32([fits.TANH_NEAR, fits.ERF_END, math.log(2) / 2, 88.72283, -fits.SMALLEST, -fits.NOTHING])
     around = np.concatenate([np.nextafter(breaks, 0), breaks, np.nextafter(breaks, np.float32(100))])
     flat = np.concatenate([small, -small, large, -large, edges, around, -around]).astype("float32")
     return np.resize(flat, -(-flat.size // LANES) * LANES)
