@@ -46,19 +46,19 @@ class Flow:
     firsts: dict[int, Any] = field(default_factory=dict)
     whole: bool = False
     roots: dict[tuple[int, int], Any] = field(default_factory=dict)  # what reads get through copies (``Origins``)
-    _done: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)  # buffers whose reads all have their sources
 
     def found(self) -> Flow:
         """Return this with all sources found; what was found before isl had enough is kept."""
         written = {a.buffer for s in self.kernel.statements for a in s.accesses if a.write}
         for buffer in self.kernel.buffers:
-            if buffer.number in self._done or (buffer.parameter and buffer not in written):
+            if buffer.number in self.done or (buffer.parameter and buffer not in written):
                 continue
             if buffer in written:
                 self._of_buffer(buffer)
             else:
                 self._of_nothing(buffer)
-            self._done.add(buffer.number)
+            self.done.add(buffer.number)
         self.whole = True
         return self
 

@@ -284,6 +284,8 @@ class Kernel:
     reread: set[int] = field(default_factory=set)
     #: A store, a statement and the number of its access, which do not race.
     apart: set[tuple[int, int, int]] = field(default_factory=set)
+    #: Those that do -> the pairs of iterations, and the kind of loop at whose trips they run.
+    meeting: dict[tuple[int, int, int], tuple[Any, str]] = field(default_factory=dict)
     #: Threads of a block where these and blocks are one number.
     threads: int = 1
     #: Ranges of loops in isl's notation.

@@ -149,15 +149,15 @@ def _proven(
     known: Mapping[str, Finding] | None = None,
 ) -> tuple[list[Finding], set[str]]:  # fmt: skip
     """Return what is proven of one of a function's kernels, and notes on it; `known` is not asked again."""
-    questions: list[tuple[str, Callable[[], Finding]]] = [
-        ("bounds", lambda: bounds(kernel)), ("written", lambda: written(kernel)),
-        ("memory", lambda: within_device(kernel, device)), ("barriers", lambda: barriers(kernel)),
-        ("races", lambda: races(kernel)),
-    ]  # fmt: skip
     flow = Flow(kernel)
-    questions.append(("initialised", lambda: initialised(flow.found())))
+    questions: list[tuple[str, Callable[[], Finding], Callable[[], int]]] = [  # the last counts what tries have found
+        ("bounds", lambda: bounds(kernel), _nothing), ("written", lambda: written(kernel), _nothing),
+        ("memory", lambda: within_device(kernel, device), _nothing), ("barriers", lambda: barriers(kernel), _nothing),
+        ("races", lambda: races(kernel), lambda: len(kernel.apart) + len(kernel.meeting)),
+        ("initialised", lambda: initialised(flow.found()), lambda: len(flow.done)),
+    ]  # fmt: skip
     known = known or {}
-    findings = [known.get(rule) or _asked(rule, question, kernel, work) for rule, question in questions]
+    findings = [known.get(rule) or _asked(rule, question, kernel, work, found) for rule, question, found in questions]
     if "values" in known:
         return [*findings, known["values"]], set()
     notes = {SUMMED} if reference is not None and any(s.update for s in kernel.statements) else set[str]()
@@ -218,8 +218,12 @@ def _values(flow: Flow, reference: Flow, origins: list[Origins]) -> Finding:
     return same_values(origins[0], origins[1], flow.kernel)
 
 
+def _nothing() -> int:
+    return 0
+
+
 def _asked(
-    rule: str, question: Callable[[], Finding], kernel: Kernel, work: Work, known: Callable[[], int] = lambda: 0
+    rule: str, question: Callable[[], Finding], kernel: Kernel, work: Work, known: Callable[[], int] = _nothing
 ) -> Finding:  # fmt: skip
     """Return the answer to a question; undecided if the reader lacks something, or isl has too much work.
 

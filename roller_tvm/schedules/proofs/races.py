@@ -53,11 +53,11 @@ def races(kernel: Kernel) -> Finding:
                 key = first.number, second.number, number
                 if (other.write and second.number < first.number) or key in kernel.apart:
                     continue  # seen from the other side, or in another try
-                found = _race(kernel, buffer, first, write, second, other)
+                found = kernel.meeting.get(key) or _race(kernel, buffer, first, write, second, other)
                 if found is None:
                     kernel.apart.add(key)
                     continue
-                pairs, kind = found
+                kernel.meeting[key] = pairs, kind = found
                 if not (write.exact and other.exact):
                     undecided = undecided or (other if write.exact else write).text
                     continue
@@ -130,8 +130,9 @@ def _race(
         if kind == THREAD:  # whichever the threads are, which is more, but simple
             pairs = walls.together(pairs, first, second)
         text = f"{{ {tuple_of(first, 'i')} -> {tuple_of(second, 'j')} : {rule} }}"
-        if not pairs.is_empty() and not (pairs := pairs.intersect(library().Map(text))).is_empty():
-            return pairs, kind
+        for differing in () if pairs.is_empty() else library().Map(text).get_basic_maps():
+            if not (found := pairs.intersect(library().Map.from_basic_map(differing))).is_empty():
+                return found, kind
     return None
 
 
