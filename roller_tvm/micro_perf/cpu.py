@@ -171,7 +171,7 @@ def register_use(
     for op in geometry.operands:
         number = count(i for i in geometry.spatial if i in op.axes)
         if op.guarded:  # a branch per load, a load per lane if the check depends on the vector axis
-            gathers = gathers + number * (GUARDED_LOADS * (lanes if last in op.guard_axes else 1) - 1)
+            gathers = gathers + number * (GUARDED_LOADS * (lanes if op.checked_along(last) else 1) - 1)
         if last is None or last not in op.axes:
             broadcasts = broadcasts + number
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
@@ -185,6 +185,9 @@ def register_use(
             else:
                 slots = lanes * GATHERED_SLOTS
             gathers, gathered = gathers + number * slots, gathered + number
+        if op.told and last is not None:  # a row's first and last vectors are put together of what is no padding
+            slots = each(lambda length, step=op.stride_of(last): vector_slots(step, length), tiles[last] // wide)
+            gathers = gathers + number * slots * np.minimum(1.0, 2 * tiles[last] / geometry.extents[last])
     return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
 
 

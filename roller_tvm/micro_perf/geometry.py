@@ -51,10 +51,15 @@ class Operand:
     guard_axes: frozenset[int] = frozenset()  # axes that its bounds check depends on
     as_stored: bool = True  # in memory element for element: no prologue rearranges what is read
     functions: Ops = ()  # special functions (exp, tanh) that a prologue spends on one element
+    told: bool = False  # a tile's place tells which lanes of its vectors its bounds check keeps from memory
 
     @property
     def name(self) -> str:
         return self.access.tensor
+
+    def checked_along(self, axis: int | None) -> bool:
+        """Return whether each of neighbours along an axis is loaded alone, behind its bounds check."""
+        return axis in self.guard_axes and not self.told
 
     @property
     def computed(self) -> bool:

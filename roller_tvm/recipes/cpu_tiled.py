@@ -36,6 +36,7 @@ from ..micro_perf.cpu import TileCost, tiled_times
 from ..micro_perf.cpu_caches import may_scatter
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry, Operand
+from ..micro_perf.neighbours import NEAR
 from ..roller.candidates import Tiles
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
@@ -78,7 +79,7 @@ class CpuTiled(CpuRecipe):
         ctx, packings = reading.ctx, reading.packings
         g, device, rates = ctx.geometry, ctx.device, ctx.rates
         tiles = register_tiles(ctx, rates, over=True) if reading.tiles is None else reading.tiles
-        grid = Grid.of(g, tiles, device.units, packings)
+        grid = Grid.of(g, tiles, device.units, packings, reading.whole_rows)
         ctx.considered += len(grid.tile)
         names = sorted(frozenset[str]().union(*packings))
         copied = {name: np.array([name in packed for packed in packings])[grid.packing] for name in names}
@@ -109,25 +110,60 @@ class Reading:
         Sets of operands to copy in panels; a set may be empty.
     tiles : array [A, N], optional
         Register tiles; by default those that rank best.
+    whole_rows : bool
+        True if chunks are whole along the vector axis.
     """
 
     ctx: Context
     packings: list[frozenset[str]]
     tiles: NDArray[np.int64] | None = None
+    whole_rows: bool = False
 
 
 def readings_of(ctx: Context) -> Iterator[Reading]:
-    """Yield the ways to read a nest's operands: as they are or in panels, turned panels, constants over the edge."""
+    """Yield the ways to read a nest's operands: as they are or in panels, padding that tiles tell, turned panels,
+    constants over the edge.
+    """
     g = ctx.geometry
     if not g.spatial or not g.operands:
         return
     yield Reading(ctx, packings_of(g, ctx.rates))
     if ctx.kind is not Kind.PRODUCT:
         return
+    if (told := told_padding(ctx)) is not None:
+        yield Reading(told, [frozenset()], whole_rows=True)
     if ctx.features.turned_copies and (turned := turned_search(ctx)) is not None:
         yield Reading(turned[0], [turned[1]])
     if (over := over_edge_search(ctx)) is not None:
         yield Reading(over[0], [frozenset()], over[1])
+
+
+def told_padding(ctx: Context) -> Context | None:
+    """Return a context in which vectors that reach into padding are loaded as others are; None if there are none.
+
+    Where a loop walks whole rows, a register tile's place tells which of its lanes are padding (see
+    ``codegen.rewrites.padded_vectors``). The window along the row is unrolled for that.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import cpu_device
+    >>> from roller_tvm.ir.operators import operator
+    >>> from roller_tvm.micro_perf.geometry import Geometry
+    >>> conv = operator("conv2d_nchw", n=1, c=8, h=28, w=28, f=8, k=3, padding=1)
+    >>> nest = Geometry.of(conv, "conv2d", ["pad"])
+    >>> [op.told for op in told_padding(Context(nest, cpu_device(), None, 0.0)).geometry.operands]
+    [True, False]
+    """
+    g, last = ctx.geometry, ctx.geometry.vector_axis
+    if last is None or not ctx.rates.edge_vectors:
+        return None
+    padded = [op for op in g.operands if last in op.guard_axes]
+    along = {i for op in padded for dim in op.dims if any(a == last for a, _ in dim) for i, _ in dim}
+    long = any(g.extents[i] > WINDOW for i in along.intersection(g.reduce))
+    if not padded or long or not all(1 <= op.stride_of(last) <= NEAR for op in padded):
+        return None
+    told = tuple(replace(op, told=last in op.guard_axes) for op in g.operands)
+    return ctx.over(replace(g, operands=told))
 
 
 def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
@@ -232,7 +268,7 @@ def _unrolled_window(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:
     if not any(op.guarded for op in g.operands):
         return ()
     lanes = ctx.rates.lanes
-    alone = any(g.vector_axis in op.guard_axes for op in g.operands)
+    alone = any(op.checked_along(g.vector_axis) for op in g.operands)
     size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
     chosen: list[tuple[str, int]] = []
     for i in reversed(window_axes(g)):

@@ -316,11 +316,17 @@ class Grid:
     @classmethod
     def of(
         cls, geometry: Geometry, tiles: NDArray[np.int64], units: int,
-        packings: Sequence[frozenset[str]] = (frozenset(),),
+        packings: Sequence[frozenset[str]] = (frozenset(),), whole_rows: bool = False,
     ) -> Grid:  # fmt: skip
-        """Return every chunk of the register tiles, with every set of operands that can be copied, in every order."""
+        """Return every chunk of the register tiles, with every set of operands that can be copied, in every order.
+
+        Of chunks, only those that are whole along the vector axis if `whole_rows`.
+        """
         g, axes = geometry, list(geometry.spatial)
         which, chunks = chunks_of(g, tiles, units)
+        if whole_rows and g.vector_axis is not None:
+            fine = chunks[g.vector_axis] >= g.extents[g.vector_axis]
+            which, chunks = which[fine], chunks[:, fine]
         whole = np.ones(len(which), bool)
         legal = [may_pack(g, chunks, tiles[:, which], packed) if packed else whole for packed in packings]
         at, packing = np.nonzero(np.stack(legal, axis=1))
