@@ -186,7 +186,8 @@ def register_use(
                 slots = lanes * GATHERED_SLOTS
             gathers, gathered = gathers + number * slots, gathered + number
         if op.told and last is not None:  # a row's first and last vectors are put together of what is no padding
-            slots = each(lambda length, step=op.stride_of(last): vector_slots(step, length), tiles[last] // wide)
+            step = op.stride_of(last)
+            slots = each(lambda length, step=step: vector_slots(step, length), tiles[last] // wide)
             gathers = gathers + number * slots * np.minimum(1.0, 2 * tiles[last] / geometry.extents[last])
     return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
 
