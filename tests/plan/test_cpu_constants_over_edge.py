@@ -9,7 +9,7 @@ from roller_tvm.ir.operators import matmul, operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
-from roller_tvm.recipes.cpu_tiled import over_edge_search
+from roller_tvm.recipes.cpu_readings import over_edge_search
 from roller_tvm.recipes.recipe import Context
 from roller_tvm.roller.features import NO_FEATURES as NONE
 from roller_tvm.roller.features import Features

@@ -5,7 +5,7 @@ import pytest
 from roller_tvm.ir.operators import parse_operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
-from roller_tvm.recipes.cpu_tiled import turned_operands
+from roller_tvm.recipes.cpu_readings import turned_operands
 from roller_tvm.roller.features import Features
 
 from .devices import device

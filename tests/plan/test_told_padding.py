@@ -8,7 +8,7 @@ from roller_tvm.micro_perf.cpu import register_use
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner.construct import construct
-from roller_tvm.recipes.cpu_tiled import told_padding
+from roller_tvm.recipes.cpu_readings import told_padding
 from roller_tvm.recipes.recipe import Context
 
 from .devices import device
