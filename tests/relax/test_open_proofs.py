@@ -212,8 +212,8 @@ def test_wrong_kernels_of_open_extents_are_not_proven_by_blocks(body, shape, siz
         marked, blocks = with_instances(scheduled, func, target)
         reference = loops_of(func, target)
 
-        def answer(one, blocks=blocks):
-            return prove_lowered(one, reference if beside else None, blocks=blocks).answer
+        def answer(one, blocks=blocks, told=reference if beside else None):
+            return prove_lowered(one, told, blocks=blocks).answer
 
         assert answer(marked) == "proven", prove_lowered(marked, blocks=blocks)
         assert wrong_sizes(marked, reference, sizes) == []
