@@ -166,6 +166,10 @@ def register_use(
     def count(axes: Iterable[int]) -> Column:
         return prod(wide if i == last else tiles[i] for i in axes)
 
+    def apart(step: int, axis: int) -> Column:
+        """Return the slots of a vector of elements at this distance along an axis."""
+        return each(lambda length: vector_slots(step, length), tiles[axis] // wide)
+
     accumulators = count(geometry.spatial)
     loads = broadcasts = gathers = gathered = once = 0 * accumulators
     for op in geometry.operands:
@@ -180,15 +184,11 @@ def register_use(
             once = once + np.where(number == accumulators, number, 0)
         else:
             step = op.stride_of(last)
-            if picked and 1 <= step <= NEAR:
-                slots = each(lambda length, step=step: vector_slots(step, length), tiles[last] // wide)
-            else:
-                slots = lanes * GATHERED_SLOTS
+            slots = apart(step, last) if picked and 1 <= step <= NEAR else lanes * GATHERED_SLOTS
             gathers, gathered = gathers + number * slots, gathered + number
         if op.told and last is not None:  # a row's first and last vectors are put together of what is no padding
-            step = op.stride_of(last)
-            slots = each(lambda length, step=step: vector_slots(step, length), tiles[last] // wide)
-            gathers = gathers + number * slots * np.minimum(1.0, 2 * tiles[last] / geometry.extents[last])
+            ends = np.minimum(1.0, 2 * tiles[last] / geometry.extents[last])
+            gathers = gathers + number * apart(op.stride_of(last), last) * ends
     return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
 
 
