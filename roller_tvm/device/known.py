@@ -18,7 +18,7 @@ DIMENSIONS = {
         "dram_bandwidth": "bandwidth", "l1_latency": "cycles", "l2_latency": "cycles", "l3_latency": "cycles",
         "dram_latency": "time_ns", "launch_overhead": "time_us", "launch_software": "time_us",
         "l1_capacity": "size", "l2_capacity": "size", "l2_largest": "size", "memory": "size", "line": "size",
-        "prefetch_distance": "size",
+        "prefetch_distance": "size", "scheduler": "instructions", "in_flight": "size",
     }, "sanity": {
         "fma_per_cycle_max": "fma", "fma_per_cycle_min": "fma", "clock_min": "frequency", "clock_max": "frequency",
         "loads_per_cycle_max": "loads", "launch_max": "time_us",

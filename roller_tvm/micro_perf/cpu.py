@@ -44,6 +44,7 @@ from .cpu_constants import (
     SERIAL_LAUNCH,
     SIDE_BY_SIDE,
     TILE_OVERHEAD,
+    UNROLLED_LOADS,
 )
 from .cpu_rates import CpuRates
 from .estimate import LevelColumn, Times
@@ -172,10 +173,16 @@ def register_use(
 
     accumulators = count(geometry.spatial)
     loads = broadcasts = gathers = gathered = once = 0 * accumulators
+    kept: Column = 1
     for op in geometry.operands:
         number = count(i for i in geometry.spatial if i in op.axes)
         if op.guarded:  # a branch per load, a load per lane if the check depends on the vector axis
-            gathers = gathers + number * (GUARDED_LOADS * (lanes if op.checked_along(last) else 1) - 1)
+            slots = number * (GUARDED_LOADS * (lanes if op.checked_along(last) else 1) - 1)
+            rows = [i for i in geometry.spatial if i in op.axes and i != last]
+            if last not in op.axes and rows:  # one check serves a row
+                slots = np.minimum(slots, GUARDED_LOADS * number / tiles[rows[-1]])
+                kept = unrolled_points(geometry, tiles, lanes)
+            gathers = gathers + slots
         if last is None or last not in op.axes:
             broadcasts = broadcasts + number
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
@@ -189,7 +196,20 @@ def register_use(
         if op.told and last is not None:  # a row's first and last vectors are put together of what is no padding
             ends = np.minimum(1.0, 2 * tiles[last] / geometry.extents[last])
             gathers = gathers + number * apart(op.stride_of(last), last) * ends
-    return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
+    return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered + loads * (kept - 1), once)
+
+
+def unrolled_points(geometry: Geometry, tiles: Tiles, lanes: int) -> Column:
+    """Return the points of a sliding window that register tiles unroll where elements are read behind checks.
+
+    LLVM keeps the vectors of all of them in registers: the tile's rows, with their checks, stand inside.
+    """
+    g, points = geometry, np.ones((), np.int64)
+    size = prod(tiles[i] for i in g.spatial) // lanes
+    for i in reversed(g.window_axes):
+        size = size * g.extents[i]
+        points = np.where(size <= UNROLLED_LOADS, points * g.extents[i], points)
+    return points
 
 
 def _piecewise(length: Column, row: Column, extent: int) -> Column:
@@ -372,44 +392,62 @@ def tiled_times(
             worst = np.maximum(worst, cycles)
         before = moved
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), core + exposed)
-    chunk = chunk + waits(g, device, rates, chunks, tiles, cost, number)
+    chunk = chunk + arriving(g, device, rates, chunks, tiles, cost, number)
     chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, after)
 
 
-def waits(
+def arriving(
     geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunks: Tiles, tiles: Tiles, cost: TileCost, number: Column
 ) -> Column:  # fmt: skip
-    """Return the cycles in which a chunk waits for rows, read as scalars, that another core has written.
+    """Return the cycles in which a chunk waits for lines that another core has written.
 
-    The rows of a register tile move on to their next lines together. A core begins to read these as far ahead as it
-    begins instructions; with fewer instructions a step and with more rows it waits less (measured on two cores of an
-    Emerald Rapids: 14 x 14 x 672 by 672 x 112, in MobileNet v3, takes 217 us in tiles of 2 x 112, 112 of 14 x 16).
+    Cores share a kernel's rows, the first axis that it has in common with what it reads: each finds its own where it
+    has written them. Of columns, or parts of rows, it needs what all have written. The multiply-adds that wait for a
+    line fill the scheduler, and the core asks for no further one: a register tile with few multiply-adds a line waits
+    less (measured on two cores of an Emerald Rapids, each operand written by both before: a product of 80 by 196 by
+    200 waits 18, 29, 53 and 121 cycles for a line in tiles of 2 x 112, 5 x 80, 10 x 32 and 23 x 16).
+
+    Parameters
+    ----------
+    number : column
+        Chunks.
     """
-    g = geometry
+    g, accumulators = geometry, cost.use.accumulators
     shared = next((level for level in device.levels[1:-1] if level.scope == "device"), None)
-    # Of heads, or groups of channels, each core has computed its own.
-    heads = any(g.extents[i] > 1 and all(i in op.axes for op in g.operands) for i in g.spatial)
-    if shared is None or device.units == 1 or not rates.window or not g.reduce or heads:
+    if shared is None or device.units == 1 or not g.reduce:
         return 0.0
-    points, use = prod(g.extents[i] for i in g.reduce), cost.use
-    ahead = rates.window / (use.accumulators + use.vector_loads + use.broadcasts)  # steps
-    seen = ahead * np.maximum(cost.arithmetic, cost.loads) / points
     latency = FROM_ANOTHER_CORE * shared.latency_ns * 1e-9 / rates.cycle
-    turns = -(-number // device.units)  # chunks of a core
-    stops: Column = 0.0
+    cut, active = shared_out(g, chunks, device.units), np.minimum(device.units, number)
+    ahead = np.maximum(1.0, rates.scheduler / accumulators)  # steps of the reduction
+    step = np.maximum(cost.arithmetic, cost.loads) / prod(g.extents[i] for i in g.reduce)
+    total: Column = 0.0
     for op in g.operands:
-        step = step_bytes(g, op)
-        small = op.source_bytes <= rates.caches[0][1]  # such a tensor comes with the first tiles
-        if small or op.constant or g.vector_axis in op.axes or not 0 < step <= rates.line:
+        if op.constant or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
             continue
         mine = [i for i in g.spatial if i in op.axes]
-        rows = prod(tiles[i] for i in mine)
-        parts = prod(-(-g.extents[i] // chunks[i]) for i in mine)
-        lines = prod(op.boxes(g.reducing(chunks))) * op.element_bytes / (rates.line * rows)
-        together = np.maximum(1.0, ahead * step / rates.line)  # lines of a row that are under way at a time
-        stops = stops + lines / together * np.minimum(parts, turns) / turns
-    return (1 - 1 / device.units) * stops * np.maximum(0.0, latency - seen)
+        rows = next((cut[i] for i in mine if g.extents[i] > 1), 1)
+        touched = op.source_bytes / prod(cut[i] for i in mine) / rates.line
+        lines = (1 - rows / active) * touched / -(-number // device.units)  # of a chunk
+        places = prod(tiles[i] for i in mine)
+        if g.vector_axis in op.axes:  # each step reads others
+            together, at_once, hidden = np.ceil(places * op.element_bytes / rates.line) * ahead, 1, 0.0
+        else:  # the rows go on to their next lines together
+            moved = min(max(step_bytes(g, op), 1), rates.line) / rates.line
+            together, at_once, hidden = places * np.maximum(1.0, ahead * moved), places, ahead * step
+        waited = at_once * latency / np.minimum(rates.fill_buffers, together)
+        total = total + lines / at_once * np.maximum(0.0, waited - hidden)
+    return total
+
+
+def shared_out(geometry: Geometry, chunks: Tiles, units: int) -> dict[int, Column]:
+    """Return into how many parts the cores share each spatial axis: each has neighbouring chunks, in their order."""
+    left: Column = units
+    parts: dict[int, Column] = {}
+    for i in geometry.spatial:
+        parts[i] = np.minimum(-(-geometry.extents[i] // chunks[i]), left)
+        left = left / parts[i]
+    return parts
 
 
 def chunk_times(

@@ -287,6 +287,12 @@ class Geometry:
         )
 
     @cached_property
+    def window_axes(self) -> tuple[int, ...]:
+        """Reduction axes that share a dimension of an operand with another axis, whether windows overlap or not."""
+        shared = {a for op in self.operands for dim in op.dims if len(dim) > 1 for a, _ in dim}
+        return tuple(i for i in self.reduce if i in shared)
+
+    @cached_property
     def accumulator_bytes(self) -> int:
         """Bytes of one output of the anchor, before the epilogue."""
         return dtype_bytes(self.stage.dtype)

@@ -27,7 +27,7 @@ from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import epilogue_cycles, launch_seconds, point_slots, prologues, vectors
 from ..micro_perf.cpu_caches import stored_bytes
-from ..micro_perf.cpu_constants import CALL, EXPOSED, SPILLED, TILE_OVERHEAD
+from ..micro_perf.cpu_constants import CALL, EXPOSED, SPILLED, TILE_OVERHEAD, UNROLLED_LOADS
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
@@ -36,7 +36,7 @@ from ..roller.candidates import Column, Tiles, are_boxes, table
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
-from .cpu_tiles import REGISTER_TILES, UNROLLED_LOADS, chunks_of, single_vectors
+from .cpu_tiles import REGISTER_TILES, chunks_of, single_vectors
 from .dilated_nests import TurnedNest, output_axes, strides
 from .kinds import Kind
 from .recipe import Context, CpuRecipe, Fit, Ranked

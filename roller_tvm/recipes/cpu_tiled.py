@@ -21,7 +21,7 @@ import numpy as np
 
 from ..ir import Stage, TensorExpression
 from ..micro_perf.cpu import TileCost, tiled_times
-from ..micro_perf.geometry import Geometry
+from ..micro_perf.cpu_constants import UNROLLED_LOADS
 from ..roller.candidates import Tiles
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
@@ -38,7 +38,7 @@ from ..roller.steps import (
     Vectorize,
 )
 from .cpu_readings import Reading, readings_of
-from .cpu_tiles import UNROLLED_LOADS, Grid, register_tiles, row_vectors
+from .cpu_tiles import Grid, register_tiles, row_vectors
 from .kinds import WINDOW, Kind
 from .packing import pack_constants, pack_copy
 from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
@@ -110,21 +110,12 @@ def _unrolled_window(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:
     alone = any(op.checked_along(g.vector_axis) for op in g.operands)
     size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
     chosen: list[tuple[str, int]] = []
-    for i in reversed(window_axes(g)):
+    for i in reversed(g.window_axes):
         size *= g.extents[i]
         if g.extents[i] > WINDOW or size > UNROLLED_LOADS:
             break
         chosen.append((f"unroll:{g.axes[i]}", g.extents[i]))
     return tuple(chosen)
-
-
-def window_axes(geometry: Geometry) -> list[int]:
-    """Return the reduction axes that slide over an operand: they share a dimension with a spatial axis."""
-    return [
-        i
-        for i in geometry.reduce
-        if any(len(dim) > 1 and any(a == i for a, _ in dim) for op in geometry.operands for dim in op.dims)
-    ]
 
 
 def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:

@@ -37,9 +37,6 @@ ALIKE = 0.01
 # A register tile that stands over an edge is used if its cycles per multiply-add are below this share of the best tile
 # that divides its axes: its check costs a second copy of the loop.
 OVER_EDGE = 0.95
-# Most guarded loads in an unrolled body: with more, LLVM takes seconds.
-UNROLLED_LOADS = 400
-
 
 #: Types that LLVM computes in float32: a vector longer than a register takes it apart, an element at a time.
 SHORT_FLOATS = ("float16", "bfloat16")

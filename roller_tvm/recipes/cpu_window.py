@@ -23,7 +23,17 @@ from ..micro_perf.cpu import (
     vectors,
 )
 from ..micro_perf.cpu_caches import Loops, stored_bytes
-from ..micro_perf.cpu_constants import CALL, CHECKED, EXPOSED, REBUILT, RESERVED, RUN_START, SPILLED, TILE_OVERHEAD
+from ..micro_perf.cpu_constants import (
+    CALL,
+    CHECKED,
+    EXPOSED,
+    REBUILT,
+    RESERVED,
+    RUN_START,
+    SPILLED,
+    TILE_OVERHEAD,
+    UNROLLED_LOADS,
+)
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand
@@ -33,7 +43,7 @@ from ..roller.candidates import Column, Tiles, are_boxes, each, table
 from ..roller.rprogram import RProgram
 from ..roller.steps import Step
 from .cpu_tiled import lower_cpu_tiled
-from .cpu_tiles import ALIKE, REGISTER_TILES, UNROLLED_LOADS, Grid, row_vectors, vector_tiles
+from .cpu_tiles import ALIKE, REGISTER_TILES, Grid, row_vectors, vector_tiles
 from .kinds import Kind
 from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
