@@ -423,7 +423,7 @@ def arriving(
     step = np.maximum(cost.arithmetic, cost.loads) / prod(g.extents[i] for i in g.reduce)
     total: Column = 0.0
     for op in g.operands:
-        if op.constant or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
+        if op.weight or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
             continue
         mine = [i for i in g.spatial if i in op.axes]
         rows = next((cut[i] for i in mine if g.extents[i] > 1), 1)

@@ -7,9 +7,9 @@ import pytest
 
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
-from roller_tvm.micro_perf.cpu import tiled_times
+from roller_tvm.micro_perf.cpu import TileCost, arriving, register_use, tiled_times
 from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, stream_cycles, touched_bytes
-from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, STORED
+from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner.construct import construct
@@ -69,6 +69,47 @@ def test_prefetchers_follow_tiles_along_rows():
     assert whole == pytest.approx(wait)  # the tensor is one run
     assert half == pytest.approx(16 * 56 * wait)  # a run a row of each block of channels
     assert across == pytest.approx(16 * 56 * 56 / 2 / 7 * wait)  # every second line, of seven rows at a time
+
+
+TWO = replace(device("avx512"), units=2)
+
+
+def waited(chunk, tile, operand="B"):
+    """Cycles in which a chunk of a product of 80 by 400 by 200 waits for the operand that is no constant."""
+    geometry = Geometry.of(constant_but(operand), "matmul")
+    rates = CpuRates.of(TWO, geometry)
+    chunks, tiles = np.array([*chunk, 200]).reshape(-1, 1), np.array([*tile, 1]).reshape(-1, 1)
+    number = geometry.covering(chunks)
+    return float(np.sum(arriving(geometry, TWO, rates, chunks, tiles, TileCost.of(geometry, tiles, rates), number)))
+
+
+def constant_but(operand):
+    product = operator("matmul", m=80, n=400, k=200)
+    inputs = tuple(replace(t, constant=t.name != operand) for t in product.inputs)
+    return replace(product, inputs=inputs)
+
+
+def test_a_core_waits_for_what_another_has_written_unless_it_shares_its_rows():
+    """Rows of A are a core's own; of columns of B, of which it reads half, the other core has written half."""
+    assert waited((40, 400), (5, 80), "A") == 0 < waited((80, 200), (5, 80), "A")
+    latency = FROM_ANOTHER_CORE * TWO.level("l3").latency_ns * TWO.clock_ghz
+    lines = 200 * 400 * 4 / 64 / 2  # of 320 kB, written by the other core
+    assert waited((40, 400), (5, 80)) == pytest.approx(lines * latency / 16)  # as many as can be under way
+
+
+def test_few_multiply_adds_a_line_keep_more_lines_under_way():
+    """97 wait at a time: of 10 x 2 vectors those of 4.85 steps, with 9.7 lines; of 20 x 1 4.85."""
+    wide, narrow = (waited((40, 400), tile) for tile in ((10, 32), (20, 16)))
+    assert narrow == pytest.approx(2 * wide)
+
+
+def test_one_check_serves_a_row_of_an_unrolled_window():
+    """Tiles of 1 x 16 pixels: 16 loads, 4 for the checks, where each of 16 rows has its own."""
+    conv = operator("conv2d_nhwc", n=1, c=3, h=64, w=64, f=16, k=3, padding=1)
+    geometry = Geometry.of(conv, "conv2d", ["pad"])
+    across, down = ((1, y, x, 16, 1, 1, 1) for y, x in ((1, 16), (16, 1)))
+    more = [float(register_use(geometry, [np.array([e]) for e in t], 16).gathers[0]) for t in (across, down)]
+    assert more == [4, 48]
 
 
 def test_rows_that_are_looked_up_are_no_table():

@@ -50,7 +50,7 @@ def test_columns_in_whole_vectors():
     """Chunks of them may be cut: each tile is checked where it is."""
     spec, found = device("avx2"), construct(matmul(m=192, n=509, k=64), device("avx2"), top=30)
     even = construct(matmul(m=192, n=512, k=64), spec).best
-    assert over_edges(found.best.plan) == ["n"] and found.best.seconds < 1.1 * even.seconds
+    assert "n" in over_edges(found.best.plan) and found.best.seconds < 1.1 * even.seconds
     lanes = CpuRates.of(spec, geometry(matmul(m=192, n=509, k=64))).lanes
     chunks = set()
     for ranked in found.plans:
