@@ -402,11 +402,11 @@ def arriving(
 ) -> Column:  # fmt: skip
     """Return the cycles in which a chunk waits for lines that another core has written.
 
-    Cores share a kernel's rows, the first axis that it has in common with what it reads: each finds its own where it
-    has written them. Of columns, or parts of rows, it needs what all have written. The multiply-adds that wait for a
-    line fill the scheduler, and the core asks for no further one: a register tile with few multiply-adds a line waits
-    less (measured on two cores of an Emerald Rapids, each operand written by both before: a product of 80 by 196 by
-    200 waits 18, 29, 53 and 121 cycles for a line in tiles of 2 x 112, 5 x 80, 10 x 32 and 23 x 16).
+    Cores share a kernel's rows: the first axis of an operand that the output has too. Of them each core has written its
+    own. Of columns, or parts of rows, it needs those of all cores. Multiply-adds fill the scheduler while they wait for
+    a line, and no further line is asked for: few multiply-adds a line keep more lines under way (measured on two cores
+    of an Emerald Rapids, operands written by both before: a product of 200 by 196 by 80 waits 18, 29, 53 and 121 cycles
+    for a line in tiles of 2 x 112, 5 x 80, 10 x 32 and 23 x 16).
 
     Parameters
     ----------
