@@ -34,3 +34,6 @@ def test_operators_of_a_model(tmp_path, capsys):
     assert "predicted over measured" in said and "best plans: rank correlation none" in said
     assert main(asked) == 0  # nothing is left to time
     assert len((tmp_path / "predictions.jsonl").read_text().splitlines()) == 1
+    assert main([*asked, "--written"]) == 0
+    row = json.loads((tmp_path / "predictions.jsonl").read_text().splitlines()[1])
+    assert "written by its cores" in row["cpu"] and len(row["seconds"]) == 2 and min(row["seconds"]) > 0

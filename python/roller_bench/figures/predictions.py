@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import combinations
 from math import nan
 from pathlib import Path
@@ -19,6 +20,7 @@ from roller_bench.machine import commit, cpu_kind
 from roller_bench.running import read_inputs
 from roller_tvm.device import cpu_device
 from roller_tvm.errors import RollerError
+from roller_tvm.planner.predict_programs import geometry_of
 from roller_tvm.stats import quantile, spearman
 from roller_tvm.tvm_env.threads import set_threads
 
@@ -43,10 +45,14 @@ def predictions(parser: argparse.ArgumentParser) -> None:
     The best ten are near ties. So more is told beside their rank correlation: that of the two halves of the rounds (no
     model can exceed it); Kendall's tau of pairs told apart (their times differ by more than their halves). All of it is
     told again for ten plans at equal distances of predicted time, from the least to twice the least.
+
+    Run again and again, a kernel finds its operands where it has read them. In a network other cores have written parts
+    of them: ``--written`` has the cores write each operand's rows in equal shares before each run, and times that run.
     """
     parser.add_argument("--folder", type=Path, default=Path("build/models"), help="default %(default)s")
     parser.add_argument("--models", type=names, help="only these; default: all ONNX files of the folder")
     parser.add_argument("--threads", type=int, help="default: all cores; 1 measures CPU time")
+    parser.add_argument("--written", action="store_true", help="have the cores write the operands before each run")
     parser.add_argument("--plans", type=int, default=10, help="plans of an operator; default %(default)s")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no operator after this time")
     parser.set_defaults(run=_run)
@@ -61,7 +67,7 @@ def _run(args: argparse.Namespace) -> int:
     set_threads(threads)
     target = make_target(default_cpu_target(threads=threads))
     device = device_of(None, target)
-    kind = cpu_kind(device, threads)
+    kind = cpu_kind(device, threads) + (", operands written by its cores" if args.written else "")
     file = args.folder / "predictions.jsonl"
     known = {r["key"]: r for r in read_lines(file) if r["cpu"] == kind}
     stems, finished = args.models or sorted(f.stem for f in args.folder.glob("*.onnx")), True
@@ -79,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
                     finished = False
                     return
                 about = {"model": stem, "key": task.key, "name": task.name, "cpu": kind, "commit": commit()}
-                yield {**about, **_times(task, device, target, args.plans, threads)}
+                yield {**about, **_times(task, device, target, args.plans, threads, args.written)}
 
     for row in append_lines(file, rows()):
         known[row["key"]] = row
@@ -98,7 +104,9 @@ def _tasks(folder: Path, stem: str, target: Any) -> Any:
     return extract_tasks(MergeAxes(target)(mod))
 
 
-def _times(task: Any, device: Any, target: Any, plans: int, threads: int) -> dict[str, Any]:
+def _times(
+    task: Any, device: Any, target: Any, plans: int, threads: int, written: bool = False
+) -> dict[str, Any]:  # fmt: skip
     """Return what was predicted of the best plans, and their seconds; under "spread", of plans further apart."""
     from roller_tvm.relax.candidates import make_candidates
 
@@ -108,10 +116,12 @@ def _times(task: Any, device: Any, target: Any, plans: int, threads: int) -> dic
         chosen = [wide[n] for n in spread_over([c.ranked.seconds for c in wide], plans)]
         known = {candidate.steps for candidate in found.plans}
         others = [c for c in chosen if c.steps not in known]
-        runs: dict[Any, Callable[[], object]] = {}
+        runs: dict[Any, Runs] = {}
         for candidate in (*found.plans, *others):
             with suppress(RollerError):  # steps that do not apply
-                runs[candidate.steps] = _opened(task.func, candidate.schedule().mod["main"], target)
+                runs[candidate.steps] = _opened(
+                    task.func, candidate.schedule().mod["main"], target, _rows(candidate) if written else {}, threads
+                )
         if not runs:
             return {"reason": found.why_none()}
     except (RollerError, ValueError, RuntimeError) as error:  # TVM's own are of the last two
@@ -131,10 +141,31 @@ def _times(task: Any, device: Any, target: Any, plans: int, threads: int) -> dic
     return {**timed(found.plans), "spread": timed(chosen)}
 
 
-def _rounds(runs: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[list[float]]:
+@dataclass(frozen=True)
+class Runs:
+    """A kernel to run, and if anything is to happen before each timed run, that."""
+
+    run: Callable[[], object]
+    before: Callable[[], object] | None = None
+
+    def taken(self, number: int, clock: Callable[[], float]) -> float:
+        """Return the seconds of a run, the mean of `number`."""
+        if self.before is not None:
+            self.before()
+        start = clock()
+        for _ in range(number):
+            self.run()
+        return max((clock() - start) / number, 1e-9)
+
+    def number(self, clock: Callable[[], float]) -> int:
+        """Return how often to run in a round."""
+        return 1 if self.before is not None else max(1, round(ROUND_S / self.taken(3, clock)))
+
+
+def _rounds(runs: Sequence[Runs], clock: Callable[[], float]) -> list[list[float]]:
     """Return the seconds of each kernel, a row a round."""
-    numbers = [max(1, round(ROUND_S / _taken(run, 3, clock))) for run in runs]
-    return [[_taken(run, n, clock) for run, n in zip(runs, numbers, strict=True)] for _ in range(ROUNDS)]
+    numbers = [run.number(clock) for run in runs]
+    return [[run.taken(n, clock) for run, n in zip(runs, numbers, strict=True)] for _ in range(ROUNDS)]
 
 
 def spread_over(predicted: Sequence[float], number: int) -> list[int]:
@@ -156,8 +187,22 @@ def spread_over(predicted: Sequence[float], number: int) -> list[int]:
     return sorted(chosen)
 
 
-def _opened(func: Any, scheduled: Any, target: Any) -> Callable[[], object]:
-    """Return what runs a kernel on random operands, its constants packed."""
+def _rows(candidate: Any) -> dict[str, int]:
+    """Return, by operand, the dimension of the rows that cores share: the first that the output has too."""
+    found: dict[str, int] = {}
+    for program in (plan := candidate.ranked.plan).programs:
+        geometry = geometry_of(plan, program)
+        for op in geometry.operands:
+            shared = next((i for i in geometry.spatial if geometry.extents[i] > 1 and i in op.axes), None)
+            if shared is not None and not op.weight:
+                rows = next(d for d, dim in enumerate(op.dims) if shared in {a for a, _ in dim})
+                for name in (op.name, *(source.tensor for source in op.sources)):  # a padded copy's rows are the same
+                    found.setdefault(name, rows)
+    return found
+
+
+def _opened(func: Any, scheduled: Any, target: Any, rows: Mapping[str, int], threads: int) -> Runs:
+    """Return what runs a kernel on random operands, its constants packed; cores write the operands that have `rows`."""
     import tvm
 
     from roller_tvm.relax.kernels import split_packing
@@ -171,18 +216,39 @@ def _opened(func: Any, scheduled: Any, target: Any) -> Callable[[], object]:
     operands = [packed[n] for n in range(len(arrays) - 1)]
     call, held = built["main"], [*map(tvm.runtime.tensor, (*operands, arrays[-1]))]
     call(*held)
-    return lambda: call(*held)
+    writers = [
+        _writer(tuple(array.shape), str(array.dtype), rows[p.name], threads, target, held[n])
+        for n, (p, array) in enumerate(zip(parameters(func), arrays[:-1], strict=False))
+        if p.name in rows and operands[n].shape == array.shape and rows[p.name] < array.ndim
+    ]
+
+    def write() -> None:
+        for writer in writers:
+            writer()
+
+    return Runs(lambda: call(*held), write if writers else None)
+
+
+def _writer(
+    shape: tuple[int, ...], dtype: str, rows: int, threads: int, target: Any, held: Any
+) -> Callable[[], object]:  # fmt: skip
+    """Return what writes an operand, the rows of each core by that core."""
+    import tvm
+    from tvm import te
+
+    source = te.placeholder(shape, dtype, name="source")
+    func = te.create_prim_func([source, te.compute(shape, lambda *at: source(*at), name="copy")])
+    schedule = tvm.s_tir.Schedule(func)
+    loops = schedule.get_loops(schedule.get_sblock("copy"))
+    own, rest = schedule.split(loops[rows], [threads, None])
+    schedule.reorder(own, *loops[:rows], rest)
+    schedule.parallel(own)
+    call, values = tvm.compile(schedule.mod, target)["main"], tvm.runtime.tensor(held.numpy())
+    return lambda: call(values, held)
 
 
 def _array(rng: np.random.Generator, shape: list[int], dtype: str) -> np.ndarray:
     return (rng.standard_normal(shape) if "float" in dtype else np.zeros(shape)).astype(dtype)
-
-
-def _taken(run: Callable[[], object], number: int, clock: Callable[[], float]) -> float:
-    start = clock()
-    for _ in range(number):
-        run()
-    return max((clock() - start) / number, 1e-9)
 
 
 def told_apart(row: Mapping[str, Any]) -> float:
