@@ -7,11 +7,12 @@ import pytest
 
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
-from roller_tvm.micro_perf.cpu import TileCost, arriving, register_use, tiled_times
+from roller_tvm.micro_perf.cpu import TileCost, register_use, tiled_times
 from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, stream_cycles, touched_bytes
 from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.other_cores import arriving
 from roller_tvm.planner.construct import construct
 from roller_tvm.recipes.cpu_direct import stage_cycles
 
@@ -79,8 +80,10 @@ def waited(chunk, tile, operand="B"):
     geometry = Geometry.of(constant_but(operand), "matmul")
     rates = CpuRates.of(TWO, geometry)
     chunks, tiles = np.array([*chunk, 200]).reshape(-1, 1), np.array([*tile, 1]).reshape(-1, 1)
-    number = geometry.covering(chunks)
-    return float(np.sum(arriving(geometry, TWO, rates, chunks, tiles, TileCost.of(geometry, tiles, rates), number)))
+    cost, number = TileCost.of(geometry, tiles, rates), geometry.covering(chunks)
+    step = np.maximum(cost.arithmetic, cost.loads) / 200
+    found = arriving(geometry, TWO, rates, chunks, tiles, cost.use.accumulators, step, number)
+    return float(np.sum(found))
 
 
 def constant_but(operand):

@@ -1,0 +1,73 @@
+"""Lines that other cores of a CPU have written: how cores share a kernel, and how long they wait for one another's."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..device import DeviceSpec
+from ..roller.candidates import Column, Tiles
+from .cpu_caches import step_bytes
+from .cpu_constants import FROM_ANOTHER_CORE
+from .cpu_rates import CpuRates
+from .geometry import Geometry
+
+
+def arriving(
+    geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunks: Tiles, tiles: Tiles, accumulators: Column,
+    step: Column, number: Column,
+) -> Column:  # fmt: skip
+    """Return the cycles in which a chunk waits for lines that another core has written.
+
+    Cores share a kernel's rows: the first axis of an operand that the output has too. Of them each core has written its
+    own. Of columns, or parts of rows, it needs those of all cores. Multiply-adds fill the scheduler while they wait for
+    a line, and no further line is asked for: few multiply-adds a line keep more lines under way (measured on two cores
+    of an Emerald Rapids, operands written by both before: a product of 200 by 196 by 80 waits 18, 29, 53 and 121 cycles
+    for a line in tiles of 2 x 112, 5 x 80, 10 x 32 and 23 x 16).
+
+    Parameters
+    ----------
+    chunks, tiles : tiles
+        Extents of a parallel task, and of a register tile.
+    accumulators : column
+        Vectors of sums of a register tile.
+    step : column
+        Cycles of a step of the reduction.
+    number : column
+        Chunks.
+    """
+    g = geometry
+    shared = next((level for level in device.levels[1:-1] if level.scope == "device"), None)
+    if shared is None or device.units == 1 or not g.reduce:
+        return 0.0
+    latency = FROM_ANOTHER_CORE * shared.latency_ns * 1e-9 / rates.cycle
+    cut, active = shared_out(g, chunks, device.units), np.minimum(device.units, number)
+    ahead = np.maximum(1.0, rates.scheduler / accumulators)  # steps of the reduction
+    total: Column = 0.0
+    for op in g.operands:
+        if op.weight or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
+            continue
+        mine = [i for i in g.spatial if i in op.axes]
+        rows = next((cut[i] for i in mine if g.extents[i] > 1), 1)
+        touched = op.source_bytes / prod(cut[i] for i in mine) / rates.line
+        lines = (1 - rows / active) * touched / -(-number // device.units)  # of a chunk
+        places = prod(tiles[i] for i in mine)
+        if g.vector_axis in op.axes:  # each step reads others
+            together, at_once, hidden = np.ceil(places * op.element_bytes / rates.line) * ahead, 1, 0.0
+        else:  # the rows go on to their next lines together
+            moved = min(max(step_bytes(g, op), 1), rates.line) / rates.line
+            together, at_once, hidden = places * np.maximum(1.0, ahead * moved), places, ahead * step
+        waited = at_once * latency / np.minimum(rates.fill_buffers, together)
+        total = total + lines / at_once * np.maximum(0.0, waited - hidden)
+    return total
+
+
+def shared_out(geometry: Geometry, chunks: Tiles, units: int) -> dict[int, Column]:
+    """Return into how many parts the cores share each spatial axis: each has neighbouring chunks, in their order."""
+    left: Column = units
+    parts: dict[int, Column] = {}
+    for i in geometry.spatial:
+        parts[i] = np.minimum(-(-geometry.extents[i] // chunks[i]), left)
+        left = left / parts[i]
+    return parts
