@@ -51,7 +51,6 @@ class Operand:
     guard_axes: frozenset[int] = frozenset()  # axes that its bounds check depends on
     as_stored: bool = True  # in memory element for element: no prologue rearranges what is read
     functions: Ops = ()  # special functions (exp, tanh) that a prologue spends on one element
-    weight: bool = False  # no kernel writes it, whether its constant is packed or not
     told: bool = False  # a tile's place tells which lanes of its vectors its bounds check keeps from memory
 
     @property
@@ -396,7 +395,7 @@ def operand_of(
         sources,
         sum(expression.tensors[s.tensor].bytes for s in sources),
         guarded, tensor.constant, arithmetic, guard_axes, as_stored,
-        _functions(expression, access.tensor, inlined), tensor.constant,
+        _functions(expression, access.tensor, inlined),
     )  # fmt: skip
 
 

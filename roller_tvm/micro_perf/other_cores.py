@@ -46,7 +46,8 @@ def arriving(
     ahead = np.maximum(1.0, rates.scheduler / accumulators)  # steps of the reduction
     total: Column = 0.0
     for op in g.operands:
-        if op.weight or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
+        weight = g.expression.tensors[op.name].constant  # though a reading of it as stored tells otherwise
+        if weight or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
             continue
         mine = [i for i in g.spatial if i in op.axes]
         rows = next((cut[i] for i in mine if g.extents[i] > 1), 1)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from math import nan
 from pathlib import Path
@@ -104,9 +105,7 @@ def _tasks(folder: Path, stem: str, target: Any) -> Any:
     return extract_tasks(MergeAxes(target)(mod))
 
 
-def _times(
-    task: Any, device: Any, target: Any, plans: int, threads: int, written: bool = False
-) -> dict[str, Any]:  # fmt: skip
+def _times(task: Any, device: Any, target: Any, plans: int, threads: int, written: bool) -> dict[str, Any]:
     """Return what was predicted of the best plans, and their seconds; under "spread", of plans further apart."""
     from roller_tvm.relax.candidates import make_candidates
 
@@ -194,7 +193,7 @@ def _rows(candidate: Any) -> dict[str, int]:
         geometry = geometry_of(plan, program)
         for op in geometry.operands:
             shared = next((i for i in geometry.spatial if geometry.extents[i] > 1 and i in op.axes), None)
-            if shared is not None and not op.weight:
+            if shared is not None and not plan.expression.tensors[op.name].constant:
                 rows = next(d for d, dim in enumerate(op.dims) if shared in {a for a, _ in dim})
                 for name in (op.name, *(source.tensor for source in op.sources)):  # a padded copy's rows are the same
                     found.setdefault(name, rows)
@@ -217,22 +216,21 @@ def _opened(func: Any, scheduled: Any, target: Any, rows: Mapping[str, int], thr
     call, held = built["main"], [*map(tvm.runtime.tensor, (*operands, arrays[-1]))]
     call(*held)
     writers = [
-        _writer(tuple(array.shape), str(array.dtype), rows[p.name], threads, target, held[n])
+        (_writer(array.shape, str(array.dtype), rows[p.name], threads, target), tvm.runtime.tensor(array), held[n])
         for n, (p, array) in enumerate(zip(parameters(func), arrays[:-1], strict=False))
         if p.name in rows and operands[n].shape == array.shape and rows[p.name] < array.ndim
     ]
 
     def write() -> None:
-        for writer in writers:
-            writer()
+        for writer, values, operand in writers:
+            writer(values, operand)
 
     return Runs(lambda: call(*held), write if writers else None)
 
 
-def _writer(
-    shape: tuple[int, ...], dtype: str, rows: int, threads: int, target: Any, held: Any
-) -> Callable[[], object]:  # fmt: skip
-    """Return what writes an operand, the rows of each core by that core."""
+@cache
+def _writer(shape: tuple[int, ...], dtype: str, rows: int, threads: int, target: Any) -> Callable[..., object]:
+    """Return a kernel that copies a tensor, the rows of each core by that core."""
     import tvm
     from tvm import te
 
@@ -243,8 +241,7 @@ def _writer(
     own, rest = schedule.split(loops[rows], [threads, None])
     schedule.reorder(own, *loops[:rows], rest)
     schedule.parallel(own)
-    call, values = tvm.compile(schedule.mod, target)["main"], tvm.runtime.tensor(held.numpy())
-    return lambda: call(values, held)
+    return tvm.compile(schedule.mod, target)["main"]
 
 
 def _array(rng: np.random.Generator, shape: list[int], dtype: str) -> np.ndarray:
