@@ -23,13 +23,13 @@ def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | Non
     """Return the sum that is below 0 exactly if the condition holds; None if there is no such sum.
 
     TVM divides by a whole number if that divides the rest: ``4 t + (n + 1) // 4 < 25`` stands for
-    ``16 t + n + 1 < 100``, and ``1 <= 5 t + n // 2`` for ``2 <= 10 t + n``.
+    ``16 t + n + 1 < 100``, and ``1 <= 5 t + 3 n // 2`` for ``2 <= 10 t + 3 n``.
     """
     if kind_of(condition) not in ("LT", "LE") or not counts(condition.a) or not counts(condition.b):
         return None
     sides = condition.a, condition.b
     quotients: dict[int, tuple[Sum, int]] = {}
-    for part in (part for side in sides for part in parts_of(side)):
+    for part in (part for side in sides for part in _named_parts(side, named)):
         if (of_part := _quotient(part, named, lane)) is not None:
             quotients[hash(part)] = of_part
 
@@ -49,8 +49,16 @@ def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | Non
     return Sum(by - 1).plus(divided, -1).plus(rest, by) if found.of(lane) == -1 else None
 
 
+def _named_parts(expression: Any, named: Mapping[int, Any]) -> Iterator[Any]:
+    """Yield the parts of an expression, and those of the values that its names stand for."""
+    for part in parts_of(expression):
+        yield part
+        if (value := named.get(hash(part))) is not None:
+            yield from _named_parts(value, named)
+
+
 def _quotient(node: Any, named: Mapping[int, Any], lane: Any) -> tuple[Sum, int] | None:
-    """Return a lane's number plus a constant, and its divisor; None if the node divides nothing or anything else."""
+    """Return a multiple of a lane's number plus a constant, and its divisor; None if the node divides no such sum."""
     shifted = called(node) == "shift_right"
     if kind_of(node) not in ("FloorDiv", "Div") and not shifted:
         return None
@@ -58,7 +66,7 @@ def _quotient(node: Any, named: Mapping[int, Any], lane: Any) -> tuple[Sum, int]
     number, divided = number_of(by), sum_of(value, named, {hash(lane)})
     if number is None or number < 0 or divided is None:
         return None
-    if divided.of(lane) != 1 or not divided.without(lane).is_number:
+    if divided.of(lane) < 1 or not divided.without(lane).is_number:
         return None
     if kind_of(node) == "Div" and divided.number < 0:  # rounds towards 0
         return None

@@ -209,8 +209,8 @@ def chunks_of(
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """Return chunks of whole register tiles that keep all cores busy, the best balanced first, at most `most` a tile.
 
-    Rows over whose edge register tiles stand are not cut: the remaining rows would differ from chunk to chunk, and
-    LLVM 22 then checks them one by one in the innermost loop. Vectors can be checked a tile at a time anywhere.
+    Rows over whose edge register tiles stand are cut into a chunk a core at most: a tile's place is checked in each
+    (`rewrites.peeled_loops`), which costs registers in chunks of few tiles. Vectors can be cut anywhere.
 
     Returns
     -------
@@ -222,8 +222,9 @@ def chunks_of(
         options: list[Sequence[int]] = []
         for i, extent in enumerate(g.extents):
             covered = extent if i in g.reduce else -(-extent // tile[i]) * tile[i]
-            cut = i not in g.reduce and (covered == extent or i == g.vector_axis)
-            options.append(aligned_extents(covered, 0.0, step=tile[i]) if cut else [covered])
+            cut = aligned_extents(covered, 0.0, step=tile[i]) if i not in g.reduce else [covered]
+            over = covered > extent and i != g.vector_axis
+            options.append([e for e in cut if not over or e * units >= covered])
         tables.append(table(options))
     if not tables:
         return np.zeros(0, np.intp), np.zeros((len(g.extents), 0), np.int64)

@@ -177,7 +177,7 @@ def test_rows_are_turned_while_they_are_copied(shape):
     expected = inputs[0] @ np.swapaxes(inputs[1], -1, -2)
     func = te.create_prim_func(tensors)
     reading = read_prim_func(func)
-    plans = construct(reading.expression, device("avx2"), 60, Features(turned_copies=True)).plans
+    plans = construct(reading.expression, device("avx2"), 200, Features(turned_copies=True)).plans
     turned = [r.plan for r in plans if any(p.recipe == "cpu.tiled" and p.staged == ("b",) for p in r.plan.programs)]
     assert turned
     for plan in turned[:6]:

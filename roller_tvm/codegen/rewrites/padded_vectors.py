@@ -16,8 +16,9 @@ from ...te.numbering import SERIAL
 from ..dialect import Dialect
 from ..flat import CHOICE, Memory, called, kind_of, names_of, nests, number_of, parts_of, statements
 from .flat_vectors import Scalar, held
-from .peeled_loops import in_parts, runs
+from .peeled_loops import in_parts
 from .scalar_lanes import Lanes, lanes_of
+from .tile_places import runs
 
 #: Most kinds of tiles along an axis; each kind is a copy of the code.
 KINDS = 5

@@ -3,11 +3,14 @@
 A choice between vectors is a branch, and LLVM carries vectors that fill no register over a branch element by element.
 A register tile over the edge of its rows has branches too: LLVM 22 keeps them in the innermost loop, of every tile, and
 moves the other rows' sums from register to register around them (197 rows in tiles of 9 take twice the time).
+
+Where cores share the rows, a tile's place in all of them decides, not its trip: one check a tile chooses the copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...te.numbering import SERIAL, dtype_of_node
@@ -17,6 +20,7 @@ from ..flat import (
     called,
     gathered,
     in_order,
+    is_load,
     is_vector,
     kind_of,
     names_of,
@@ -27,9 +31,12 @@ from ..flat import (
     with_body,
 )
 from ..flat_conditions import below_zero, conjuncts
+from .tile_places import TilePlaces, runs
 
 #: Most choices in all copies of a loop's body; with more LLVM takes long.
-CHOICES = 1500
+CHOICES = 2000
+#: Most copies of a loop's body.
+KINDS = 3
 
 
 def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
@@ -38,13 +45,35 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
     The body of such a loop occurs up to three times: run TVM's ``ConvertSSA`` afterwards.
     """
     named, found = names_of(body), []
+    loops = {hash(node.loop_var): node for node in statements(body) if kind_of(node) == "For"}
 
     def one(loop: Any) -> Any | None:
-        kinds = _kinds(loop, named)
-        if kinds is None:
+        choices, rows = gathered(loop.body, "choices", _choices), _rows(loop)
+        conditions = [*(choice.args[0] for choice in choices), *rows]
+        most = min(KINDS, CHOICES // max(1, len(conditions)))
+        if (kinds := _kinds(loop, _checks(conditions), named, most)) is not None:
+            found.append(loop)
+            return in_parts(loop, kinds, lambda n: _chosen(loop, partial(_in_trip, loop, n, named), dialect), dialect)
+        placed = by_place(loop)
+        found.extend([] if placed is None else [loop])
+        return placed
+
+    def by_place(loop: Any) -> Any | None:
+        """Return a loop whose tiles' places choose its body; None if none do."""
+        choices, rows = gathered(loop.body, "choices", _choices), _rows(loop)
+        most = min(KINDS, CHOICES // max(1, len(choices) + len(rows)))
+        # Choices between tensors are `hoisted_choices`'.
+        padding = [choice.args[0] for choice in choices if not all(map(_reads, choice.args[1:]))]
+        places = TilePlaces.of(loop, _checks([*padding, *rows]), named, loops, most, dialect)
+        if places is None:
             return None
-        found.append(loop)
-        return in_parts(loop, kinds, lambda trip: _chosen(loop, trip, named, dialect), dialect)
+
+        def of(outcome: Callable[[Any], bool | None]) -> Any:
+            body = _chosen(loop, outcome, dialect)
+            further = by_place(with_body(loop, body, dialect.tir))  # TVM says some checks of an axis in another way
+            return body if further is None else further.body
+
+        return places.choosing(of, dialect)
 
     made = dialect.with_loops(body, one)
     return made if found else None
@@ -75,31 +104,32 @@ def in_parts(loop: Any, kinds: list[tuple[int, int]], of_trip: Callable[[int], A
     return in_order(parts, tir)
 
 
-def runs(of_trip: list[Any]) -> list[tuple[int, int]]:
-    """Return runs of equal neighbours: the first trip of each run, and one after the last.
+def _checks(conditions: list[Any]) -> list[Any]:
+    """Return the checks of conditions, each once."""
+    return list({hash(check): check for condition in conditions for check in conjuncts(condition)}.values())
 
-    Examples
-    --------
-    >>> runs([1, 2, 2, 2, 3])
-    [(0, 1), (1, 4), (4, 5)]
+
+def _reads(value: Any) -> bool:
+    return any(is_load(part) for part in parts_of(value))
+
+
+def _rows(loop: Any) -> list[Any]:
+    """Return the conditions behind which a loop stores rows of vectors, where copies of its body pay.
+
+    One check of a row before all inner loops costs little: rows are peeled for checks inside of those.
     """
-    begins = [n for n, known in enumerate(of_trip) if not n or known != of_trip[n - 1]]
-    return list(zip(begins, [*begins[1:], len(of_trip)], strict=True))
+    inside = gathered(loop.body, "rows in loops", _rows_in_loops)
+    return [node.condition for node in gathered(loop.body, "rows", _row)] if inside else []
 
 
-def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
-    """Return runs of trips that choose the same; None if splitting the loop gains nothing."""
+def _kinds(loop: Any, checks: list[Any], named: Mapping[int, Any], most: int) -> list[tuple[int, int]] | None:
+    """Return runs of trips that choose the same, at most `most`; None if splitting the loop gains nothing."""
     trips = number_of(loop.extent)
     if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or not trips:
         return None
-    conditions = [node.args[0] for node in gathered(loop.body, "choices", _choices)]
-    # One check of a row before all inner loops costs little: rows are peeled for checks inside of those.
-    if gathered(loop.body, "rows in loops", _rows_in_loops):
-        conditions += [node.condition for node in gathered(loop.body, "rows", _row)]
-    checks = [check for condition in conditions for check in conjuncts(condition)]
     known = [found for check in checks if (found := _number(check, loop, named)) is not None]
     kinds = runs([[number + step * trip < 0 for number, step in known] for trip in range(trips)])
-    return kinds if known and len(kinds) <= 3 and len(conditions) * len(kinds) <= CHOICES else None
+    return kinds if known and len(kinds) <= most else None
 
 
 def _choices(node: Any) -> list[Any]:
@@ -135,18 +165,19 @@ def _number(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[int, int] 
     return below.number, below.of(loop.loop_var)
 
 
-def _chosen(loop: Any, trip: int, named: Mapping[int, Any], dialect: Dialect) -> Any:
-    """Return the body of a loop with its choices made as in one trip."""
+def _in_trip(loop: Any, trip: int, named: Mapping[int, Any], check: Any) -> bool | None:
+    """Return a check's outcome in a trip of a loop, None if that is not known."""
+    found = _number(check, loop, named)
+    return None if found is None else found[0] + found[1] * trip < 0
+
+
+def _chosen(loop: Any, outcome: Callable[[Any], bool | None], dialect: Dialect) -> Any:
+    """Return the body of a loop with its choices made by the outcomes of checks."""
 
     def left(condition: Any) -> list[Any] | None:
-        """Return the checks of a condition that are not known in this trip; None if one of them fails."""
-        checks = []
-        for check in conjuncts(condition):
-            if (found := _number(check, loop, named)) is None:
-                checks.append(check)
-            elif found[0] + found[1] * trip >= 0:
-                return None
-        return checks
+        """Return the checks of a condition whose outcome is not known; None if one of them fails."""
+        outcomes = [(check, outcome(check)) for check in conjuncts(condition)]
+        return None if any(o is False for _, o in outcomes) else [check for check, o in outcomes if o is None]
 
     def one(node: Any) -> Any | None:
         if not _chooses(node):

@@ -1,0 +1,98 @@
+"""Register tiles over the edge of rows that cores share, on either TVM line: values, and the checks that stay."""
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.te, pytest.mark.optimised]
+pytest.importorskip("tvm.te")
+
+from tvm import te  # noqa: E402
+
+from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
+from roller_tvm.codegen.flat import CHOICE, called, is_vector, kind_of, parts_of, statements, values_of  # noqa: E402
+from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
+from roller_tvm.codegen.rewrites.peeled_loops import with_peeled_loops  # noqa: E402
+from roller_tvm.roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
+
+from .kernels import built  # noqa: E402
+
+RNG = np.random.default_rng(7)
+LANES = 8
+
+
+@pytest.fixture
+def peeled(monkeypatch):
+    """Statements before and after the rewrite; after it None where it made none."""
+    seen = []
+
+    def recorded(body, dialect):
+        seen.append((body, with_peeled_loops(body, dialect)))
+        return seen[-1][1]
+
+    changed = tuple(recorded if one is with_peeled_loops else one for one in whole_vectors.REWRITINGS)
+    monkeypatch.setattr(whole_vectors, "REWRITINGS", changed)
+    return seen
+
+
+def checks_in_loops(body):
+    """Checks of rows, and choices, inside innermost loops of several trips."""
+    loops = [n for n in statements(body) if kind_of(n) == "For" and int(n.extent) > LANES]
+    inner = [n for n in loops if not any(kind_of(m) == "For" for m in statements(n.body))]
+    rows = [n for loop in inner for n in statements(loop.body) if kind_of(n) == "IfThenElse"]
+    values = [v for loop in inner for n in statements(loop.body) for v in values_of(n)]
+    return len(rows) + sum(called(part) == CHOICE for value in values for part in parts_of(value))
+
+
+def shared_rows(out, tile, chunk, inner=()):
+    """Steps of an output: chunks of rows in parallel, tiles of rows and vectors in each, other loops inside."""
+    i, j = (axis.var.name for axis in out.op.axis)
+    return [
+        Split(out.op.name, i, (chunk // tile, tile), ("p", "m", "r")), Split(out.op.name, j, (LANES,), ("c", "v")),
+        Reorder(out.op.name, ("p", "c", "m", *inner, "r", "v")), Parallel(out.op.name, "p"),
+        Unroll(out.op.name, "r"), Vectorize(out.op.name, "v"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows, tile, chunk", [(197, 9, 99), (10, 3, 6), (7, 4, 4), (11, 3, 6)])
+def test_rows_that_cores_share(rows, tile, chunk, peeled):
+    """A tile's place decides whether it stands over the edge; within it, no trip checks rows."""
+    a, b = te.placeholder((rows, 24), name="a"), te.placeholder((24, 16), name="b")
+    k = te.reduce_axis((0, 24), "k")
+    c = te.compute((rows, 16), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c")
+    y = te.compute((rows, 16), lambda i, j: c[i, j] + 1.0, "y")
+    row, column = (axis.var.name for axis in c.op.axis)
+    inside = [
+        ComputeAt("c", "y", "m"), Reorder("c", ("k", row, column)), Unroll("c", row), Vectorize("c", column),
+    ]  # fmt: skip
+    kernel = built([a, b, y], [*shared_rows(y, tile, chunk), *inside], ("edge_vectors", "stack_tiles"))
+    given = [RNG.standard_normal(s).astype("float32") for s in ((rows, 24), (24, 16))]
+    np.testing.assert_allclose(kernel((rows, 16), *given), given[0] @ given[1] + 1, rtol=1e-5, atol=1e-5)
+    before, after = peeled[-1]
+    assert checks_in_loops(before) and after is not None and not checks_in_loops(after)
+
+
+@pytest.mark.parametrize("rows, tile, chunk", [(12, 3, 6), (11, 3, 6), (23, 2, 12)])
+def test_padding_that_cores_share(rows, tile, chunk, peeled):
+    """Tiles of the first and of the last rows choose padding, the others nothing, whichever core computes them."""
+    image = te.placeholder((rows, 4 * LANES), name="image")
+    tir = dialect_here().tir
+
+    def value(i, j):
+        return tir.if_then_else(tir.all(i >= 1, i < rows + 1), image[i - 1, j], tir.const(0, "float32"))
+
+    padded = te.compute((rows + 2, 4 * LANES), value, "padded")
+    a = te.reduce_axis((0, 3), "a")
+    y = te.compute((rows, 4 * LANES), lambda i, j: te.sum(padded[i + a, j], a), "y")
+    steps = [Inline("padded"), *shared_rows(y, tile, chunk, ("a",)), Unroll("y", "a")]
+    kernel = built([image, y], steps, ("edge_vectors", "stack_tiles"))
+    given = RNG.standard_normal((rows, 4 * LANES)).astype("float32")
+    around = np.pad(given, ((1, 1), (0, 0)))
+    expected = around[:-2] + around[1:-1] + around[2:]
+    np.testing.assert_allclose(kernel(given.shape, given), expected, rtol=1e-5, atol=1e-5)
+    before, after = peeled[-1]
+
+    def asked(body):
+        values = [value for node in statements(body) for value in values_of(node)]
+        return sum(called(part) == CHOICE and is_vector(part) for value in values for part in parts_of(value))
+
+    assert asked(before) and not asked(after)
