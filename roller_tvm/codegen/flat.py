@@ -18,6 +18,8 @@ from ..te.numbering import PARTS, SERIAL, dtype_of_node
 LETS = ("LetStmt", "Bind")
 #: Name of the call that computes only one of two arguments.
 CHOICE = "if_then_else"
+#: Calls whose result depends on their arguments alone.
+_OF_NUMBERS = ("shift_right", "shift_left", "bitwise_and", "bitwise_or", "bitwise_xor")
 #: Prefix of functions that `vector_functions.py` writes, before they have a number of lanes.
 OURS = "roller_"
 
@@ -131,8 +133,23 @@ def _added(index: Any, times: int, total: Sum, named: Mapping[int, Any], variabl
         if not inside.isdisjoint(variables) or any(part in named for part in inside):
             return False
     # What is read under a name may be written since: the name itself is the term.
+    own = _known(index, "identity", _identities)[0]
     total.terms[own] = index, total.terms.get(own, (index, 0))[1] + times
     return True
+
+
+def _identities(node: Any) -> list[int]:
+    """Return a number that expressions of the same value share: TVM 0.17 repeats an index in each statement.
+
+    What is read from memory, or computed by an unknown function, has a number of its own.
+    """
+    kind = kind_of(node)
+    if (number := number_of(node)) is not None:
+        return [hash((kind, dtype_of_node(node), number))]
+    if kind not in PARTS and called(node) not in _OF_NUMBERS:
+        return [hash(node)]
+    parts = (_known(part, "identity", _identities)[0] for part in direct_parts(node))
+    return [hash((kind, called(node), dtype_of_node(node), *parts))]
 
 
 def _loads(expression: Any) -> list[Any]:

@@ -11,8 +11,10 @@ from tvm import te  # noqa: E402
 from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
 from roller_tvm.codegen.flat import CHOICE, called, is_vector, kind_of, parts_of, statements, values_of  # noqa: E402
 from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
+from roller_tvm.codegen.rewrites.edge_vectors import with_whole_vectors  # noqa: E402
 from roller_tvm.codegen.rewrites.peeled_loops import with_peeled_loops  # noqa: E402
-from roller_tvm.roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
+from roller_tvm.roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
+from roller_tvm.te.numbering import SERIAL  # noqa: E402
 
 from .kernels import built  # noqa: E402
 
@@ -20,18 +22,22 @@ RNG = np.random.default_rng(7)
 LANES = 8
 
 
-@pytest.fixture
-def peeled(monkeypatch):
-    """Statements before and after the rewrite; after it None where it made none."""
+def recording(rewrite, monkeypatch):
+    """Statements before and after a rewrite; after it None where it made none."""
     seen = []
 
     def recorded(body, dialect):
-        seen.append((body, with_peeled_loops(body, dialect)))
+        seen.append((body, rewrite(body, dialect)))
         return seen[-1][1]
 
-    changed = tuple(recorded if one is with_peeled_loops else one for one in whole_vectors.REWRITINGS)
+    changed = tuple(recorded if one is rewrite else one for one in whole_vectors.REWRITINGS)
     monkeypatch.setattr(whole_vectors, "REWRITINGS", changed)
     return seen
+
+
+@pytest.fixture
+def peeled(monkeypatch):
+    return recording(with_peeled_loops, monkeypatch)
 
 
 def checks_in_loops(body):
@@ -96,3 +102,22 @@ def test_padding_that_cores_share(rows, tile, chunk, peeled):
         return sum(called(part) == CHOICE and is_vector(part) for value in values for part in parts_of(value))
 
     assert asked(before) and not asked(after)
+
+
+def test_one_loop_shares_rows_and_columns(monkeypatch):
+    """The place of a vector is a remainder of the loop, which TVM 0.17 writes anew in each statement."""
+    seen = recording(with_whole_vectors, monkeypatch)
+    x = te.placeholder((31, 2 * LANES - 1), name="x")
+    y = te.compute((31, 2 * LANES - 1), lambda i, j: x[i, j] * 2.0 + 1.0, "y")
+    i, j = (axis.var.name for axis in y.op.axis)
+    steps = [
+        Split("y", i, (4, 2), ("p", "m", "r")), Split("y", j, (1, LANES), ("c", "d", "v")),
+        Reorder("y", ("p", "c", "m", "d", "r", "v")), Fuse("y", ("p", "c"), "s"), Parallel("y", "s"),
+        Unroll("y", "r"), Vectorize("y", "v"),
+    ]  # fmt: skip
+    kernel = built([x, y], steps, ("edge_vectors",))
+    given = RNG.standard_normal((31, 2 * LANES - 1)).astype("float32")
+    np.testing.assert_array_equal(kernel(given.shape, given), given * 2 + 1)
+    ((_, after),) = seen
+    loops = [node for node in statements(after) if kind_of(node) == "For" and int(node.kind) == SERIAL]
+    assert [int(loop.extent) for loop in loops].count(LANES) == 0, "no vector is computed lane by lane"

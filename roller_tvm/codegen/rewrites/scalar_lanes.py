@@ -209,7 +209,7 @@ def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Diale
     place, others = None, []
     for condition in (part for check in checks for part in conjuncts(check.condition)):
         below = below_zero(condition, named, loop.loop_var)
-        if below is not None and not below.of(loop.loop_var):
+        if below is not None and not below.of(loop.loop_var) or not _depends(condition, named, frozenset(variable)):
             others.append(condition)
         elif below is None or below.of(loop.loop_var) != 1 or place is not None:
             return None
