@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax, s_tir, te
 
-from ..codegen.flat import is_load, kind_of, number_of
+from ..codegen.flat import in_order, is_load, kind_of, number_of
 from ..codegen.tensorir_packing import CONSTANTS
 from ..errors import UnsupportedOperator
 from ..tir.nodes import PACKING, parameters
@@ -77,9 +77,36 @@ def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> t
 
 def packed_parameters(func: Any) -> list[int]:
     """Positions of the parameters that a block of the function packs."""
-    sources = [block.reads[0] for block in _packing(func)]
-    buffers = [source.buffer if hasattr(source, "buffer") else source.source for source in sources]
+    buffers = [_tensor(block.reads[0]) for block in _packing(func)]
     return sorted(n for n, param in enumerate(func.params) for buffer in buffers if hash(param) == hash(buffer))
+
+
+def taking_packed(func: Any) -> Any:
+    """A scheduled function that takes its constants packed in place of packing them.
+
+    TVM's ``RemoveWeightLayoutRewriteBlock`` knows no packing with zeros around the constant.
+
+    Examples
+    --------
+    >>> kernel = taking_packed(schedule.mod["main"])
+    """
+    packing = _packing(func)
+    if not packing:
+        return func
+    packed = {hash(_tensor(block.reads[0])): _tensor(block.writes[0]) for block in packing}
+    root, own = func.body.block, {hash(block) for block in packing}
+    rest = [part for part in root.body.seq if hash(_innermost(part)) not in own]
+    made = {hash(tensor) for tensor in packed.values()}
+    buffers = [buffer for buffer in root.alloc_buffers if hash(buffer) not in made]
+    block = s_tir.SBlock(
+        [], [], [], root.name_hint, in_order(rest, tvm.tirx), None, buffers, None, root.annotations
+    )  # fmt: skip
+    params = [packed.get(hash(param), param) for param in func.params]
+    return tvm.tirx.PrimFunc(params, s_tir.SBlockRealize([], True, block)).with_attrs(dict(func.attrs.items()))
+
+
+def _tensor(region: Any) -> Any:
+    return region.buffer if hasattr(region, "buffer") else region.source
 
 
 def _packing(func: Any) -> list[Any]:
@@ -92,13 +119,15 @@ def _blocks(func: Any) -> list[Any]:
     root = getattr(func.body, "block", None)
     if root is None:
         return []
-    found = []
-    for statement in root.body.seq if hasattr(root.body, "seq") else [root.body]:
-        while hasattr(statement, "body"):
-            statement = statement.body
-        if (block := getattr(statement, "block", None)) is not None:
-            found.append(block)
-    return found
+    statements = root.body.seq if hasattr(root.body, "seq") else [root.body]
+    return [block for statement in statements if (block := _innermost(statement)) is not None]
+
+
+def _innermost(statement: Any) -> Any | None:
+    """The block inside of loops; None if there is none."""
+    while hasattr(statement, "body"):
+        statement = statement.body
+    return getattr(statement, "block", None)
 
 
 @tvm.transform.module_pass(opt_level=0, name="LayoutFreeBuffers")

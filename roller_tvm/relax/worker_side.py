@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import s_tir
 from tvm.s_tir import meta_schedule  # noqa: F401  (records are read with it)
 from tvm_ffi.serialization import from_json_graph_str
 
@@ -20,6 +19,8 @@ from ..tuning.machine import same_machine
 from ..tuning.numerics import shape_of
 from ..tuning.session import PACKED
 from ..tuning.supervise import Failed, last_line
+from .kernels import taking_packed
+from .modules import each_prim_func
 from .record_lines import copies_ahead, replay
 from .reference import reference_function
 from .resources import spilled_bytes
@@ -65,10 +66,8 @@ class Workload:
     def build(self, line: str, mode: int) -> Built:
         """Build a candidate from its record, with its constants packed in mode PACKED."""
         module = _replayed(self.mod, line)
-        if mode == PACKED:
-            module = s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(module)
         try:
-            return self._loaded(module, line)
+            return self._loaded(each_prim_func(module, taking_packed) if mode == PACKED else module, line)
         except Exception as error:  # whatever TVM's passes raise
             raise Failed("build error", last_line(error)) from error
 

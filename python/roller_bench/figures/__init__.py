@@ -42,6 +42,7 @@ FIGURES = {
     "servers": "servers:servers",
     "explore-gpu": "explore_gpu:explore_gpu",
     "predictions": "predictions:predictions",
+    "surprises": "surprises:surprises",
     "plan-costs": "plans:plan_costs",
     "compile-operators": "compiling:compile_operators",
     "resources": "resources:resources",
