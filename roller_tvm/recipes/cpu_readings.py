@@ -108,10 +108,11 @@ def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
 
 
 def over_edge_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
-    """Return a context in which constants may be read over their edge, and its register tiles; None if other packed
+    """Return a context in which constants may be read over an edge, and its register tiles; None if other packed
     constants serve as well.
 
-    They are packed with zeros behind their edge, or stay as stored where schedules cannot do so.
+    They are packed with zeros behind their edge, or stay as stored where schedules cannot do so. Such schedules cannot
+    pack constants for tiles over the edge of any axis (``relay.build``: see `packs_whole_tiles`).
 
     Examples
     --------
@@ -125,18 +126,24 @@ def over_edge_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
     constants = [op for op in g.operands if op.constant and last in op.axes]
     if last is None or not constants:
         return None
-    rates = ctx.rates
-    if not g.extents[last] % rates.lanes:
+    rates, whole = ctx.rates, packs_whole_tiles(ctx)
+    if not whole and not g.extents[last] % rates.lanes:
         return None
     stored = ctx.over(replace(g, operands=tuple(replace(op, constant=False) for op in g.operands)))
     looked = replace(stored, report=Report(ctx.rejections))
     tiles = register_tiles(looked, rates, over=True)
-    tiles = tiles[:, g.extents[last] % tiles[last] != 0]
+    edges = list(g.spatial) if whole else [last]
+    tiles = tiles[:, np.any([g.extents[i] % tiles[i] != 0 for i in edges], axis=0)]
     if not tiles.shape[1]:
         return None
     ctx.considered += looked.considered
     padded = ctx.features.padded_constants and all(_element_by_element(g, op) for op in constants)
     return (ctx if padded else stored), tiles
+
+
+def packs_whole_tiles(ctx: Context) -> bool:
+    """Return whether constants of a nest are packed by schedules that need whole register tiles along every axis."""
+    return not ctx.features.padded_constants and any(op.constant for op in ctx.geometry.operands)
 
 
 def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:

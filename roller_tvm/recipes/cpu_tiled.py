@@ -37,7 +37,7 @@ from ..roller.steps import (
     Unroll,
     Vectorize,
 )
-from .cpu_readings import Reading, readings_of
+from .cpu_readings import Reading, packs_whole_tiles, readings_of
 from .cpu_tiles import Grid, register_tiles, row_vectors
 from .kinds import WINDOW, Kind
 from .packing import pack_constants, pack_copy
@@ -64,7 +64,8 @@ class CpuTiled(CpuRecipe):
         """Return ranked candidates for one way to read the operands."""
         ctx, packings = reading.ctx, reading.packings
         g, device, rates = ctx.geometry, ctx.device, ctx.rates
-        tiles = register_tiles(ctx, rates, over=True) if reading.tiles is None else reading.tiles
+        over = not packs_whole_tiles(ctx)
+        tiles = register_tiles(ctx, rates, over=over) if reading.tiles is None else reading.tiles
         grid = Grid.of(g, tiles, device.units, packings, reading.whole_rows)
         ctx.considered += len(grid.tile)
         names = sorted(frozenset[str]().union(*packings))

@@ -117,7 +117,7 @@ def register_tiles(
         edges = [table(sizes) for sizes in _over_edges(g, rates, options)]
         if edges:
             tiles, scores = _scored(ctx, rates, np.concatenate(edges, axis=1))
-            # Beside the others, not in their place: what has their axis cannot be copied, nor are rows cut into chunks.
+            # Beside the others, not in their place: what has their axis cannot be copied.
             kept = np.concatenate([kept, tiles[:, scores < least][:, :most]], axis=1)
     return kept
 
