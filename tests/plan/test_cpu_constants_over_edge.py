@@ -79,7 +79,7 @@ def test_plans_for_tvm_alone_have_none():
 
 
 def test_rows_over_the_edge_where_packing_needs_whole_tiles():
-    """`relay.build` packs weights for no tile over an edge: predicted as if it did, 197 rows took five times as long."""
+    """`relay.build` packs weights for no tile over an edge: priced as if it did, 197 rows took five times as long."""
     expression = with_weights(matmul(m=197, n=768, k=768))
     whole = construct(expression, device("avx512")).best
     best = construct(expression, device("avx512"), 1, Features(padded_constants=True)).best
