@@ -32,13 +32,13 @@ def surprises(parser: argparse.ArgumentParser) -> None:
         .venv/relax/bin/python -m roller_bench surprises --count 200 --seed 1     # or .venv/relay/bin/python
         .venv/relax/bin/python -m roller_bench surprises --count 200 --seed 2 --folder build/surprises
 
-    Products, convolutions, depthwise convolutions and poolings, most of sizes that no tile divides: where a mechanism
-    that a plan relies on does not apply (whole vectors over an edge, padding read in place), a kernel takes ten times
-    as long as predicted. Exit code 1 if one does, or if an answer is wrong. Results are kept in the folder, by line,
-    kind of CPU and commit; the same command goes on.
+    Products, convolutions, depthwise convolutions and poolings, most of sizes that no tile divides. Plans rely on
+    mechanisms: whole vectors over an edge, padding read in place. Without them a kernel takes ten times as long as
+    predicted. Exit code 1 if one does, or if an answer is wrong. Results are kept in the folder, by line, kind of CPU
+    and commit; the same command goes on.
     """
     parser.add_argument("--count", type=int, default=200, help="operators; default %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="of the operators; default %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other operators; default %(default)s")
     parser.add_argument("--folder", type=Path, default=Path("build/surprises"), help="default %(default)s")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no operator after this time")
     parser.set_defaults(run=_run)

@@ -36,7 +36,7 @@ from .tile_places import TilePlaces, runs
 #: Most choices in all copies of a loop's body; with more LLVM takes long.
 CHOICES = 2000
 #: Most copies of a loop's body.
-KINDS = 3
+COPIES_OF_BODY = 3
 
 
 def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
@@ -50,7 +50,7 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
     def one(loop: Any) -> Any | None:
         choices, rows = gathered(loop.body, "choices", _choices), _rows(loop)
         conditions = [*(choice.args[0] for choice in choices), *rows]
-        most = min(KINDS, CHOICES // max(1, len(conditions)))
+        most = min(COPIES_OF_BODY, CHOICES // max(1, len(conditions)))
         if (kinds := _kinds(loop, _checks(conditions), named, most)) is not None:
             found.append(loop)
             return in_parts(loop, kinds, lambda n: _chosen(loop, partial(_in_trip, loop, n, named), dialect), dialect)
@@ -61,7 +61,7 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
     def by_place(loop: Any) -> Any | None:
         """Return a loop whose tiles' places choose its body; None if none do."""
         choices, rows = gathered(loop.body, "choices", _choices), _rows(loop)
-        most = min(KINDS, CHOICES // max(1, len(choices) + len(rows)))
+        most = min(COPIES_OF_BODY, CHOICES // max(1, len(choices) + len(rows)))
         # Choices between tensors are `hoisted_choices`'.
         padding = [choice.args[0] for choice in choices if not all(map(_reads, choice.args[1:]))]
         places = TilePlaces.of(loop, _checks([*padding, *rows]), named, loops, most, dialect)

@@ -15,7 +15,7 @@ from ..flat import LETS, Sum, kind_of, statements, with_body
 from ..flat_conditions import below_zero
 
 #: Most places that are looked at.
-PLACES = 4096
+MOST_PLACES = 4096
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _places(place: Sum, loops: Mapping[int, Any], dialect: Dialect) -> range:
         analyzer.bind(loops[variable].loop_var, _range(loops[variable]))
     bound, steps = analyzer.const_int_bound(expression), analyzer.modular_set(expression)
     least, most, step = int(bound.min_value), int(bound.max_value), int(steps.coeff)
-    known = 0 < step <= most - least < PLACES * step
+    known = 0 < step <= most - least < MOST_PLACES * step
     return range(least + (int(steps.base) - least) % step, most + 1, step) if known else range(0)
 
 
