@@ -15,8 +15,8 @@ from dataclasses import dataclass
 WITNESSES = 3
 #: Share below the best within which a repeat is near.
 SETTLED_SHARE = 0.2
-#: Share by which a level may seem slower than the next farther one and still count as noise: what a repeat may lie below
-#: the best. Of a cache shared with other virtual machines a core may have so little that both levels are the memory.
+#: Share by which a level may seem slower than the next farther one and still count as noise: a repeat may lie below the
+#: best by that. Of a cache shared with other virtual machines a core may have so little that both levels are memory.
 ORDER_SHARE = SETTLED_SHARE
 #: Largest share by which the clock may change during the measurements; beyond it, the rates are inconsistent.
 CLOCK_SHARE = 0.1
