@@ -64,7 +64,8 @@ class TilePlaces:
             return None
         alike = max(found.values(), key=len)
         place = alike[0][0]
-        every = _places(place, loops, dialect)
+        if not (every := _places(place, loops, dialect)):
+            return None
         outcomes = [[offset + step * at < 0 for _, offset, step in alike] for at in every]
         kinds = [(every[first], every[end - 1]) for first, end in runs(outcomes)]
         return cls(loop, place, kinds, named) if 1 < len(kinds) <= most else None
