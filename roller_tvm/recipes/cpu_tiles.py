@@ -210,7 +210,7 @@ def chunks_of(
     """Return chunks of whole register tiles that keep all cores busy, the best balanced first, at most `most` a tile.
 
     Rows over whose edge register tiles stand are cut into a chunk a core at most: a tile's place is checked in each
-    (`rewrites.peeled_loops`), which costs registers in chunks of few tiles. Vectors can be cut anywhere.
+    (`rewrites.tile_places`), which costs registers in chunks of few tiles. Vectors can be cut anywhere.
 
     Returns
     -------

@@ -98,9 +98,7 @@ def taking_packed(func: Any) -> Any:
     rest = [part for part in root.body.seq if hash(_innermost(part)) not in own]
     made = {hash(tensor) for tensor in packed.values()}
     buffers = [buffer for buffer in root.alloc_buffers if hash(buffer) not in made]
-    block = s_tir.SBlock(
-        [], [], [], root.name_hint, in_order(rest, tvm.tirx), None, buffers, None, root.annotations
-    )  # fmt: skip
+    block = s_tir.SBlock([], [], [], root.name_hint, in_order(rest, tvm.tirx), None, buffers, None, root.annotations)
     params = [packed.get(hash(param), param) for param in func.params]
     return tvm.tirx.PrimFunc(params, s_tir.SBlockRealize([], True, block)).with_attrs(dict(func.attrs.items()))
 

@@ -32,6 +32,7 @@ from ..flat import (
     with_body,
 )
 from .scalar_lanes import Lanes, Surroundings, lanes_of
+from .tile_places import places_of
 
 
 @dataclass
@@ -56,16 +57,8 @@ class Tiles:
 
     def over(self, dialect: Dialect) -> int | None:
         """Return the place of the one tile that crosses the edge; None if it is not known or there are several."""
-        analyzer = dialect.analyzer()
-        for loop in self.loops:
-            analyzer.bind(loop.loop_var, _range(loop))
-        place = self.place.expression(dialect.tir)
-        bound, steps = analyzer.const_int_bound(place), analyzer.modular_set(place)
-        step, offset = int(steps.coeff), int(steps.base)
-        if not step:
-            return None
-        last = int(bound.max_value) - (int(bound.max_value) - offset) % step
-        return last if last - step <= self.last_whole() < last else None
+        places = places_of(self.place, self.loops, dialect)
+        return places[-1] if places and places[-1] - places.step <= self.last_whole() < places[-1] else None
 
 
 def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
@@ -225,9 +218,3 @@ def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int
             yield from read(part)
 
     return set(read(body))
-
-
-def _range(loop: Any) -> Any:
-    import tvm
-
-    return tvm.ir.Range.from_min_extent(loop.min, loop.extent)

@@ -69,11 +69,12 @@ def _hoisted(loop: Any, dialect: Dialect) -> Any | None:
 def _conditions(node: Any) -> list[Any]:
     """Return the conditions on which a statement itself reads one tensor or another."""
     choices = [part for value in values_of(node) for part in parts_of(value) if called(part) == CHOICE]
-    return [choice.args[0] for choice in choices if all(map(_reads, choice.args[1:]))]
+    return [choice.args[0] for choice in choices if between_tensors(choice)]
 
 
-def _reads(value: Any) -> bool:
-    return any(is_load(part) for part in parts_of(value))
+def between_tensors(choice: Any) -> bool:
+    """Return whether both values of a choice are read from memory."""
+    return all(any(is_load(part) for part in parts_of(value)) for value in choice.args[1:])
 
 
 def _chosen(statement: Any, condition: Any, arm: int, dialect: Dialect) -> Any:

@@ -20,7 +20,6 @@ from ..flat import (
     called,
     gathered,
     in_order,
-    is_load,
     is_vector,
     kind_of,
     names_of,
@@ -31,6 +30,7 @@ from ..flat import (
     with_body,
 )
 from ..flat_conditions import below_zero, conjuncts
+from .hoisted_choices import between_tensors
 from .tile_places import TilePlaces, runs
 
 #: Most choices in all copies of a loop's body; with more LLVM takes long.
@@ -42,7 +42,8 @@ COPIES_OF_BODY = 3
 def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
     """Return a flattened statement with fewer choices between vectors in its loops; None if none can be saved.
 
-    The body of such a loop occurs up to three times: run TVM's ``ConvertSSA`` afterwards.
+    The body of such a loop occurs up to `COPIES_OF_BODY` times, and so in each of them if TVM tells its place in
+    another way too: run TVM's ``ConvertSSA`` afterwards.
     """
     named, found = names_of(body), []
     loops = {hash(node.loop_var): node for node in statements(body) if kind_of(node) == "For"}
@@ -63,7 +64,7 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
         choices, rows = gathered(loop.body, "choices", _choices), _rows(loop)
         most = min(COPIES_OF_BODY, CHOICES // max(1, len(choices) + len(rows)))
         # Choices between tensors are `hoisted_choices`'.
-        padding = [choice.args[0] for choice in choices if not all(map(_reads, choice.args[1:]))]
+        padding = [choice.args[0] for choice in choices if not between_tensors(choice)]
         places = TilePlaces.of(loop, _checks([*padding, *rows]), named, loops, most, dialect)
         if places is None:
             return None
@@ -107,10 +108,6 @@ def in_parts(loop: Any, kinds: list[tuple[int, int]], of_trip: Callable[[int], A
 def _checks(conditions: list[Any]) -> list[Any]:
     """Return the checks of conditions, each once."""
     return list({hash(check): check for condition in conditions for check in conjuncts(condition)}.values())
-
-
-def _reads(value: Any) -> bool:
-    return any(is_load(part) for part in parts_of(value))
 
 
 def _rows(loop: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
@@ -64,10 +64,11 @@ class TilePlaces:
             return None
         alike = max(found.values(), key=len)
         place = alike[0][0]
-        if not (every := _places(place, loops, dialect)):
+        every = places_of(place, [loops[variable] for variable in place.variables()], dialect)
+        if every.stop - every.start > MOST_PLACES * every.step:
             return None
         outcomes = [[offset + step * at < 0 for _, offset, step in alike] for at in every]
-        kinds = [(every[first], every[end - 1]) for first, end in runs(outcomes)]
+        kinds = [(every[first], every[end - 1]) for first, end in runs(outcomes)] if outcomes else []
         return cls(loop, place, kinds, named) if 1 < len(kinds) <= most else None
 
     def choosing(self, body_of: Callable[[Callable[[Any], bool | None]], Any], dialect: Dialect) -> Any:
@@ -105,15 +106,14 @@ def _placed(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[Sum, int, 
     return Sum(0, terms), below.number, step
 
 
-def _places(place: Sum, loops: Mapping[int, Any], dialect: Dialect) -> range:
-    """Return the values that a sum over loops may have; none if they are too many, or not known."""
+def places_of(place: Sum, loops: Iterable[Any], dialect: Dialect) -> range:
+    """Return the values that a sum over loops may have; none if that is one number."""
     analyzer, expression = dialect.analyzer(), place.expression(dialect.tir)
-    for variable in place.variables():
-        analyzer.bind(loops[variable].loop_var, _range(loops[variable]))
+    for loop in loops:
+        analyzer.bind(loop.loop_var, _range(loop))
     bound, steps = analyzer.const_int_bound(expression), analyzer.modular_set(expression)
     least, most, step = int(bound.min_value), int(bound.max_value), int(steps.coeff)
-    known = 0 < step <= most - least < MOST_PLACES * step
-    return range(least + (int(steps.base) - least) % step, most + 1, step) if known else range(0)
+    return range(least + (int(steps.base) - least) % step, most + 1, step) if step else range(0)
 
 
 def _range(loop: Any) -> Any:
