@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 from ...te.numbering import PARTS, dtype_of_node
@@ -120,11 +121,13 @@ class Vectors:
     def _selected(self, node: Any) -> Any:
         """Return a choice: one for all lanes, one known lane by lane, or both values computed and selected."""
         condition, chosen, other = node.args
-        if not self._differs(condition):
-            return self.dialect.call(self._dtype(node), node.op, [condition, *map(self._whole, (chosen, other))])
+        alike = [self._first(check) for check in conjuncts(condition) if self._is_alike(check)]
+        sums = self.differing(condition)
+        if sums == []:
+            same = self.dialect.tir.all(*alike) if self._differs(condition) else condition
+            return self.dialect.call(self._dtype(node), node.op, [same, *map(self._whole, (chosen, other))])
         if self.back:
             raise Scalar
-        sums = self.differing(condition)
         lanes = None if sums is None else held(sums, self.lane, self.lanes, self.known)
         if lanes is None:
             return self._both(node)
@@ -133,7 +136,6 @@ class Vectors:
         if first >= last:
             return self._whole(other)
         value = replace(self, within=(first, last))._whole(chosen)
-        alike = [check for check in conjuncts(condition) if not self._differs(check)]
         if (first, last) != (begin, end):
             value = self._joined(node, value, (first, last), bool(alike))
         if not alike:
@@ -153,9 +155,22 @@ class Vectors:
 
     def differing(self, condition: Any) -> list[Sum] | None:
         """Return, for each part of a condition that differs between lanes, the sum that is below 0; None if unknown."""
-        checks = [check for check in conjuncts(condition) if self._differs(check)]
+        checks = [check for check in conjuncts(condition) if not self._is_alike(check)]
         sums = [below_zero(check, self.named, self.lane) for check in checks]
         return None if None in sums else [below for below in sums if below is not None]
+
+    def _is_alike(self, check: Any) -> bool:
+        """Return whether a condition has one outcome for all lanes, wherever the vector is."""
+        if not self._differs(check):
+            return True
+        below = None if set(map(hash, parts_of(check))) & set(self._bound) else below_zero(check, self.named, self.lane)
+        return below is not None and is_alike(below, self.lane, self.lanes)
+
+    def _first(self, check: Any) -> Any:
+        """Return a condition as it is in lane 0."""
+        if not self._differs(check):
+            return check
+        return self.dialect.substituted(check, self.lane, self.dialect.tir.const(0, dtype_of_node(self.lane)))
 
     def _both(self, node: Any) -> Any:
         """Return a selection of two computed values; refuses values that read more than the condition, or divide."""
@@ -259,6 +274,19 @@ def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -
         else:
             first = max(first, number // -step + 1)
     return (first, last) if first < last else (0, 0)
+
+
+def is_alike(below: Sum, lane: Any, lanes: int) -> bool:
+    """Return whether a sum is below 0 in all lanes or in none, whatever its variables are.
+
+    It is if its other terms are multiples of a number that a vector does not cross: ``32 t + lane - 64`` of 32 lanes.
+    """
+    reach = below.of(lane) * (lanes - 1)
+    stride = gcd(*(count for at, (_, count) in below.terms.items() if at != hash(lane)))
+    if not stride:
+        return (below.number < 0) == (below.number + reach < 0)
+    rest = below.number % stride
+    return rest + reach < stride if reach > 0 else rest + reach >= 0
 
 
 def _is_there(load: Any) -> bool:
