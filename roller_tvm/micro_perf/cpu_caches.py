@@ -105,13 +105,18 @@ def conflicts(geometry: Geometry, tile: Sequence[int], rates: CpuRates) -> int:
         mine = [i for i in geometry.spatial if i in op.axes and tile[i] > 1]
         if geometry.vector_axis in op.axes or prod(tile[i] for i in mine) <= rates.ways:
             continue
-        strides = [(op.stride_of(i) * op.element_bytes, tile[i]) for i in mine]
-        sets: dict[int, set[int]] = {}
-        for steps in product(*(range(n) for _, n in strides)):
-            address = sum(step * stride for step, (stride, _) in zip(steps, strides, strict=True))
-            sets.setdefault(address % rates.way_bytes // rates.line, set()).add(address // rates.line)
-        found += sum(len(lines) for lines in sets.values() if len(lines) > rates.ways)
+        found += crowded(op, mine, tile, rates)
     return found
+
+
+def crowded(operand: Operand, axes: Sequence[int], tile: Sequence[int], rates: CpuRates) -> int:
+    """Return how many lines of a tile, its extents along these axes, evict each other from the nearest cache."""
+    strides = [(operand.stride_of(i) * operand.element_bytes, tile[i]) for i in axes]
+    sets: dict[int, set[int]] = {}
+    for steps in product(*(range(n) for _, n in strides)):
+        address = sum(step * stride for step, (stride, _) in zip(steps, strides, strict=True))
+        sets.setdefault(address % rates.way_bytes // rates.line, set()).add(address // rates.line)
+    return sum(len(lines) for lines in sets.values() if len(lines) > rates.ways)
 
 
 def copying(
