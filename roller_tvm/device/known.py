@@ -78,6 +78,7 @@ class Simd:
     vector_bytes: int
     registers: int
     fma: bool
+    tuned: bool = False  # LLVM's order of instructions for `mcpu` serves all its CPUs best
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,7 +90,7 @@ def simd_table() -> tuple[Simd, ...]:
         vector = int(canonical(row["vector"], where, "size"))
         registers = int(canonical(row["registers"], where, "registers"))
         return Simd(row["name"], row["machine"], frozenset(row["flags"]), row["mattr"], row["mcpu"],
-                    frozenset(row["cpus"]), vector, registers, row["fma"])  # fmt: skip
+                    frozenset(row["cpus"]), vector, registers, row["fma"], row.get("tuned", False))  # fmt: skip
 
     return tuple(map(read, read_shipped("_cpu")["simd"]))
 
@@ -102,6 +103,18 @@ def simd_named(name: str) -> Simd | None:
 def simd_of_mcpu(mcpu: str) -> Simd | None:
     """Return the widest instruction set that LLVM uses for this -mcpu; None for a CPU that is not listed."""
     return next((s for s in simd_table() if mcpu == s.mcpu or mcpu in s.cpus), None)
+
+
+def tuned_name(cpu: str) -> str:
+    """Return the CPU whose instruction order LLVM is to choose for a CPU of this name, with the same vectors.
+
+    Examples
+    --------
+    >>> tuned_name("znver3"), tuned_name("sapphirerapids")
+    ('core-avx2', 'sapphirerapids')
+    """
+    own = simd_of_mcpu(cpu)
+    return own.mcpu if own is not None and own.tuned else cpu
 
 
 def register_file_bytes() -> int:

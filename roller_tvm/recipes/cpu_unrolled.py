@@ -27,7 +27,18 @@ from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
 from ..roller.alignment import capacity
 from ..roller.loops import fuse, open_parts, source_loops
 from ..roller.rprogram import RProgram
-from ..roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
+from ..roller.steps import (
+    CacheWrite,
+    ComputeAt,
+    Inline,
+    Parallel,
+    Reorder,
+    Split,
+    Step,
+    StorageAlign,
+    Unroll,
+    Vectorize,
+)
 from .cpu_direct import Cycles, streamed
 from .cpu_tiles import vector_tiles
 from .gpu_unrolled import THREAD_STATEMENTS, own_tile
@@ -53,27 +64,30 @@ def construct_unrolled(ctx: Context, top: int) -> Ranked:
 
 
 def _apart(geometry: Geometry, own: Tile, output: str, rates: CpuRates) -> list[tuple[str, int]]:
-    """Return the tensors whose rows start apart by an odd number of lines, as choices: elements of a line of each.
+    """Return the tensors whose planes start apart by an odd number of lines, as choices: elements of a line of each.
 
-    They are read or written by a vector in each of many planes, which evict each other if the planes' distance is a
-    multiple of much of a way. A tensor that is no stage, or is the result, is laid out by others.
+    A tile has a vector of each of many planes. They evict each other from the nearest cache if the planes' distance is
+    a multiple of much of a way.
     """
-    g, made = geometry, [s for s in geometry.expression.stages if s not in geometry.expression.outputs]
-    found, position = [op for op in g.operands if not op.computed], {name: n for n, name in enumerate(g.axes)}
-    if output == g.stage.name:
-        found.append(operand_of(g.expression, g.stage.write(), position, ()))
     return [
-        (f"apart:{op.name}", rates.line // op.element_bytes)
-        for op in found
-        if any(s.name == op.name for s in made) and _aligned_dim(op, own) is not None
-        and crowded(op, [i for i in op.axes if own[i] > 1], own, rates)
-    ]  # fmt: skip
+        (f"apart:{name}", rates.line // op.element_bytes)
+        for name, (op, _) in _planes(geometry, own, output).items()
+        if crowded(op, [i for i in op.axes if own[i] > 1], own, rates)
+    ]
 
 
-def _aligned_dim(operand: Operand, own: Tile) -> int | None:
-    """Return the innermost dimension but the last along which a tile has several rows; None if there is none."""
-    dims = [d for d, dim in enumerate(operand.dims[:-1]) if any(own[axis] > 1 for axis, _ in dim)]
-    return dims[-1] if dims else None
+def _planes(geometry: Geometry, own: Tile, output: str) -> dict[str, tuple[Operand, int]]:
+    """Return the tensors between stages of which a tile has several planes, and their innermost such dimension."""
+    expression, position = geometry.expression, {name: n for n, name in enumerate(geometry.axes)}
+    between = {s.name for s in expression.stages if s not in expression.outputs}
+    tensors = [op for op in geometry.operands if not op.computed and op.name in between]
+    if output == geometry.stage.name and output in between:
+        tensors.append(operand_of(expression, geometry.stage.write(), position, ()))
+    found = {}
+    for op in tensors:
+        if dims := [d for d, dim in enumerate(op.dims[:-1]) if any(own[axis] > 1 for axis, _ in dim)]:
+            found[op.name] = op, dims[-1]
+    return found
 
 
 def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> ProgramEstimate:
@@ -113,12 +127,10 @@ def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[
     assert last is not None
     made = [op for op in geometry.operands if not op.computed and op.name in program.inlined]
     steps: list[Step] = [Inline(name) for name in program.inlined if name not in {op.name for op in made}]
-    position = {name: n for n, name in enumerate(geometry.axes)}
+    planes = _planes(geometry, own, program.output)
     for name, line in program.choices_of("apart").items():
-        stage = expression.stage(name)
-        read = next((op for op in geometry.operands if op.name == name), None)
-        dim = _aligned_dim(read or operand_of(expression, stage.write(), position, ()), own)
-        steps.append(StorageAlign(name, source_loops(stage.spatial)[dim or 0], 2 * line, line))
+        axis = source_loops(expression.stage(name).spatial)[planes[name][1]]
+        steps.append(StorageAlign(name, axis, 2 * line, line))
     inner = anchor.name
     if anchor is output:
         inner = f"{anchor.name}.local"

@@ -15,6 +15,7 @@ from .. import foreign
 from ..device import DeviceSpec
 from ..device.arch import arch_number
 from ..device.from_target import device_for_target, parse_target
+from ..device.known import tuned_name
 from ..device.matrix_unit import matrix_features, matrix_words
 from ..errors import RollerError, TargetError
 from ..tvm_env import import_relax_tvm
@@ -113,7 +114,7 @@ def tvm_target(full: Any) -> Any:
 
 
 def local_target() -> dict[str, Any]:
-    """Return this machine's CPU: LLVM's own name for it, and the threads that it scales to.
+    """Return this machine's CPU: LLVM's name for it (see `tuned_name`), and the threads that it scales to.
 
     Examples
     --------
@@ -191,7 +192,7 @@ def _typed(key: str, text: str, options: dict[str, str], kind: str) -> Any:
 
 
 def _mcpu(tvm: Any, given: Mapping[str, Any]) -> str:
-    """LLVM's name of the CPU; "" where neither the target nor LLVM has one.
+    """LLVM's name of the CPU, this one's as `tuned_name` has it; "" where neither the target nor LLVM has one.
 
     Left out, or called 'native', TVM would silently make code for the least CPU of the architecture.
     """
@@ -199,7 +200,7 @@ def _mcpu(tvm: Any, given: Mapping[str, Any]) -> str:
     here = str(tvm.get_global_func("target.llvm_get_system_cpu")())
     if asked in ("", "native"):
         foreign = "mtriple" in given and str(given["mtriple"]) != system_triple()
-        return "" if foreign or here in ("", "generic") else here
+        return "" if foreign or here in ("", "generic") else tuned_name(here)
     triple = str(given.get("mtriple", "")) or system_triple()
     if not tvm.get_global_func("target.llvm_is_valid_cpu")(asked, triple):
         known = [str(n) for n in tvm.get_global_func("target.llvm_get_cpu_archlist")(tvm.target.Target("llvm"))]

@@ -210,8 +210,9 @@ def _capabilities(found: TvmFound, seen: dict[str, Any]) -> list[Check]:
 def _target(seen: dict[str, Any]) -> Check:
     """This CPU as the dict that the Relax line takes: what it leaves out makes code for the least CPU."""
     from roller_tvm.device import cpu_device
+    from roller_tvm.device.known import tuned_name
 
-    cpu = seen.get("cpu", "")
+    cpu = tuned_name(seen.get("cpu", ""))
     target: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cpu_device(profile=False).units}
     return Check("target", cpu not in ("", "generic"), f"this CPU: {json.dumps(target)}")
 

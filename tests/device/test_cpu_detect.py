@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roller_tvm.device.cpu_detect import default_cpu_target, detect_cpu, simd_for
-from roller_tvm.device.known import simd_of_mcpu, simd_table
+from roller_tvm.device.known import simd_of_mcpu, simd_table, tuned_name
 
 AVX512 = "fpu sse2 avx avx2 fma avx512f avx512bw avx512dq avx512vl"
 
@@ -163,6 +163,12 @@ def test_no_mcpu_name_stands_for_two_widths():
     names = [n for s in simd_table() for n in (s.mcpu, *s.cpus) if n != "generic"]
     assert len(names) == len(set(names))
     assert simd_of_mcpu("znver4").name == "avx512" and simd_of_mcpu("nothing") is None
+
+
+def test_code_for_16_registers_is_ordered_for_one_cpu() -> None:
+    names = {cpu: tuned_name(cpu) for cpu in ("znver3", "alderlake", "core-avx2", "znver4", "sandybridge", "nothing")}
+    assert [cpu for cpu, name in names.items() if name != cpu] == ["znver3", "alderlake"]
+    assert names["znver3"] == names["alderlake"] == "core-avx2"
 
 
 def test_default_target(machine):

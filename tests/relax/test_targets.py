@@ -6,10 +6,11 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
 from roller_tvm.device import cpu_device, load_device  # noqa: E402
+from roller_tvm.device.known import tuned_name  # noqa: E402
 from roller_tvm.errors import TargetError  # noqa: E402
 from roller_tvm.relax.targets import as_target, local_target, make_target, target_dict  # noqa: E402
 
-HERE = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+HERE = tuned_name(str(tvm.get_global_func("target.llvm_get_system_cpu")()))
 
 
 @pytest.mark.parametrize("target", [None, "llvm", "llvm -mcpu=native", {"kind": "llvm"}])

@@ -205,13 +205,13 @@ def _opened(func: Any, scheduled: Any, target: Any, rows: Mapping[str, int], thr
     import tvm
 
     from roller_tvm.relax.kernels import split_packing
-    from roller_tvm.relax.rewrites import cpu_code
+    from roller_tvm.relax.pipeline import for_llvm
     from roller_tvm.tir.nodes import parameters
 
     rng = np.random.default_rng(0)
     arrays = [_array(rng, [int(e) for e in p.shape], str(p.dtype)) for p in parameters(func)]
     kernel, packed = split_packing(scheduled, dict(enumerate(arrays[:-1])), target)
-    built = tvm.compile(cpu_code()(tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})), target)
+    built = tvm.compile(for_llvm()(tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})), target)
     operands = [packed[n] for n in range(len(arrays) - 1)]
     call, held = built["main"], [*map(tvm.runtime.tensor, (*operands, arrays[-1]))]
     call(*held)
