@@ -14,6 +14,7 @@ rest, pieces -> parallel    whole..  unrolled      vector    output
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import ceil, prod
 
 from ..device import DeviceSpec
@@ -26,6 +27,7 @@ from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
 from ..roller.alignment import capacity
 from ..roller.loops import fuse, open_parts, source_loops
+from ..roller.partition import NestShape
 from ..roller.rprogram import RProgram
 from ..roller.steps import (
     CacheWrite,
@@ -59,11 +61,11 @@ def construct_unrolled(ctx: Context, top: int) -> Ranked:
     vector = vector_of(vector_tiles(g.extents[last], lanes, 1)[-1], lanes)
     tile = tuple(vector if i == last else e for i, e in enumerate(own))
     tiles = (ctx.rtile("l2", tile), ctx.rtile("register", tile))
-    program = ctx.program("cpu.unrolled", tiles, (("vector", vector), *_apart(g, own, ctx.nest.output, ctx.rates)))
+    program = ctx.program("cpu.unrolled", tiles, (("vector", vector), *_apart(g, own, ctx.nest, ctx.rates)))
     return [(program, unrolled_estimate(g, device, vector))]
 
 
-def _apart(geometry: Geometry, own: Tile, output: str, rates: CpuRates) -> list[tuple[str, int]]:
+def _apart(geometry: Geometry, own: Tile, nest: NestShape, rates: CpuRates) -> list[tuple[str, int]]:
     """Return the tensors whose planes start apart by an odd number of lines, as choices: elements of a line of each.
 
     A tile has a vector of each of many planes. They evict each other from the nearest cache if the planes' distance is
@@ -71,15 +73,17 @@ def _apart(geometry: Geometry, own: Tile, output: str, rates: CpuRates) -> list[
     """
     return [
         (f"apart:{name}", rates.line // op.element_bytes)
-        for name, (op, _) in _planes(geometry, own, output).items()
+        for name, (op, _) in _planes(geometry, own, nest.output, nest.inlined).items()
         if crowded(op, [i for i in op.axes if own[i] > 1], own, rates)
     ]
 
 
-def _planes(geometry: Geometry, own: Tile, output: str) -> dict[str, tuple[Operand, int]]:
-    """Return the tensors between stages of which a tile has several planes, and their innermost such dimension."""
+def _planes(
+    geometry: Geometry, own: Tile, output: str, inlined: Collection[str]
+) -> dict[str, tuple[Operand, int]]:  # fmt: skip
+    """Return the tensors in memory between stages of which a tile has several planes, and their innermost dimension."""
     expression, position = geometry.expression, {name: n for n, name in enumerate(geometry.axes)}
-    between = {s.name for s in expression.stages if s not in expression.outputs}
+    between = {s.name for s in expression.stages if s not in expression.outputs} - {*inlined}
     tensors = [op for op in geometry.operands if not op.computed and op.name in between]
     if output == geometry.stage.name and output in between:
         tensors.append(operand_of(expression, geometry.stage.write(), position, ()))
@@ -127,7 +131,7 @@ def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[
     assert last is not None
     made = [op for op in geometry.operands if not op.computed and op.name in program.inlined]
     steps: list[Step] = [Inline(name) for name in program.inlined if name not in {op.name for op in made}]
-    planes = _planes(geometry, own, program.output)
+    planes = _planes(geometry, own, program.output, program.inlined)
     for name, line in program.choices_of("apart").items():
         axis = source_loops(expression.stage(name).spatial)[planes[name][1]]
         steps.append(StorageAlign(name, axis, 2 * line, line))
