@@ -93,8 +93,9 @@ class TirApplier(Finishing):
         self._bound = {(step.stage, step.axis) for step in steps if isinstance(step, Bind)}
         vectors = {step.stage for step in steps if isinstance(step, Vectorize)}
         self._widths = {s.stage: s.lengths[-1] for s in steps if isinstance(s, Split) and s.stage in vectors}
-        staged = [s for s in steps if isinstance(s, StorageAlign) and s.axis[:1] == "d" and s.axis[1:].isdecimal()]
-        self._aligning = {(s.stage, int(s.axis[1:])) for s in staged}
+        copies = {s.name for s in steps if isinstance(s, CacheRead)}
+        aligned = [s for s in steps if isinstance(s, StorageAlign) and s.stage in copies]
+        self._aligning = {(s.stage, int(s.axis.lstrip("d"))) for s in aligned}
         super().run(steps)
 
     def _one(self, step: Step) -> None:

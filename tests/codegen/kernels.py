@@ -71,3 +71,18 @@ def _relax(tensors, steps, names):
 
 def _plain(text):
     return re.sub("0x[0-9a-f]+", "", text)
+
+
+def recording(rewrite, monkeypatch):
+    """Statements before and after a rewrite; after it None where it made none."""
+    from roller_tvm.codegen.rewrites import whole_vectors
+
+    seen = []
+
+    def recorded(body, dialect):
+        seen.append((body, rewrite(body, dialect)))
+        return seen[-1][1]
+
+    changed = tuple(recorded if one is rewrite else one for one in whole_vectors.REWRITINGS)
+    monkeypatch.setattr(whole_vectors, "REWRITINGS", changed)
+    return seen

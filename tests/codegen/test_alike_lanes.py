@@ -14,13 +14,12 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
 from roller_tvm.codegen.flat import Sum, kind_of, statements  # noqa: E402
-from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
 from roller_tvm.codegen.rewrites.flat_vectors import is_alike  # noqa: E402
 from roller_tvm.codegen.rewrites.padded_vectors import with_padded_vectors  # noqa: E402
 from roller_tvm.roller.steps import Split, Vectorize  # noqa: E402
 from tests.sampling import examples  # noqa: E402
 
-from .kernels import built  # noqa: E402
+from .kernels import built, recording  # noqa: E402
 
 TIR = dialect_here().tir
 LANE, *OTHERS = (TIR.Var(name, "int32") for name in ("lane", "x", "y"))
@@ -47,14 +46,7 @@ def test_it_is_told_exactly(lanes, step, number, counts):
 @pytest.mark.parametrize("widths", [(32, 64, 32), (64, 32, 32, 32, 32, 32, 32)])
 def test_a_concatenation_is_in_vectors_though_the_simplifier_leaves_its_choice(widths, monkeypatch):
     """Builds of models leave out a pass after which TVM itself compares the vector's number."""
-    made = []
-
-    def recorded(body, dialect):
-        made.append(with_padded_vectors(body, dialect))
-        return made[-1]
-
-    others = [one for one in whole_vectors.REWRITINGS if one is not with_padded_vectors]
-    monkeypatch.setattr(whole_vectors, "REWRITINGS", (recorded, *others))
+    seen = recording(with_padded_vectors, monkeypatch)
     rows, begins = 6, np.cumsum([0, *widths])
     parts = [te.placeholder((rows, width), name=f"x{n}") for n, width in enumerate(widths)]
 
@@ -71,5 +63,6 @@ def test_a_concatenation_is_in_vectors_though_the_simplifier_leaves_its_choice(w
         kernel = built([*parts, y], steps, ("edge_vectors",))
     values = [np.random.default_rng(n).standard_normal((rows, w)).astype("float32") for n, w in enumerate(widths)]
     np.testing.assert_array_equal(kernel((rows, int(begins[-1])), *values), np.concatenate(values, 1) + 1)
-    loops = [int(node.extent) for node in statements(made[0]) if kind_of(node) == "For"]
+    ((_, made),) = seen
+    loops = [int(node.extent) for node in statements(made) if kind_of(node) == "For"]
     assert loops == [rows, sum(widths) // 32]

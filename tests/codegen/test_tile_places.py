@@ -10,29 +10,15 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.dialect import dialect_here  # noqa: E402
 from roller_tvm.codegen.flat import CHOICE, called, is_vector, kind_of, parts_of, statements, values_of  # noqa: E402
-from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
 from roller_tvm.codegen.rewrites.edge_vectors import with_whole_vectors  # noqa: E402
 from roller_tvm.codegen.rewrites.peeled_loops import with_peeled_loops  # noqa: E402
 from roller_tvm.roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
 from roller_tvm.te.numbering import SERIAL  # noqa: E402
 
-from .kernels import built  # noqa: E402
+from .kernels import built, recording  # noqa: E402
 
 RNG = np.random.default_rng(7)
 LANES = 8
-
-
-def recording(rewrite, monkeypatch):
-    """Statements before and after a rewrite; after it None where it made none."""
-    seen = []
-
-    def recorded(body, dialect):
-        seen.append((body, rewrite(body, dialect)))
-        return seen[-1][1]
-
-    changed = tuple(recorded if one is rewrite else one for one in whole_vectors.REWRITINGS)
-    monkeypatch.setattr(whole_vectors, "REWRITINGS", changed)
-    return seen
 
 
 @pytest.fixture

@@ -121,8 +121,7 @@ class Vectors:
     def _selected(self, node: Any) -> Any:
         """Return a choice: one for all lanes, one known lane by lane, or both values computed and selected."""
         condition, chosen, other = node.args
-        alike = [self._first(check) for check in conjuncts(condition) if self._is_alike(check)]
-        sums = self.differing(condition)
+        alike, sums = self._parted(condition)
         if sums == []:
             same = self.dialect.tir.all(*alike) if self._differs(condition) else condition
             return self.dialect.call(self._dtype(node), node.op, [same, *map(self._whole, (chosen, other))])
@@ -155,22 +154,23 @@ class Vectors:
 
     def differing(self, condition: Any) -> list[Sum] | None:
         """Return, for each part of a condition that differs between lanes, the sum that is below 0; None if unknown."""
-        checks = [check for check in conjuncts(condition) if not self._is_alike(check)]
-        sums = [below_zero(check, self.named, self.lane) for check in checks]
-        return None if None in sums else [below for below in sums if below is not None]
+        return self._parted(condition)[1]
 
-    def _is_alike(self, check: Any) -> bool:
-        """Return whether a condition has one outcome for all lanes, wherever the vector is."""
-        if not self._differs(check):
-            return True
-        below = None if set(map(hash, parts_of(check))) & set(self._bound) else below_zero(check, self.named, self.lane)
-        return below is not None and is_alike(below, self.lane, self.lanes)
-
-    def _first(self, check: Any) -> Any:
-        """Return a condition as it is in lane 0."""
-        if not self._differs(check):
-            return check
-        return self.dialect.substituted(check, self.lane, self.dialect.tir.const(0, dtype_of_node(self.lane)))
+    def _parted(self, condition: Any) -> tuple[list[Any], list[Sum] | None]:
+        """Return the parts of a condition with one outcome for all lanes, as lane 0 has them, and `differing`."""
+        alike, sums = list[Any](), list[Sum | None]()
+        for check in conjuncts(condition):
+            if not self._differs(check):
+                alike.append(check)
+                continue
+            below = below_zero(check, self.named, self.lane)
+            bound = any(hash(part) in self._bound for part in parts_of(check))
+            if below is not None and not bound and is_alike(below, self.lane, self.lanes):
+                first = self.dialect.tir.const(0, dtype_of_node(self.lane))
+                alike.append(self.dialect.substituted(check, self.lane, first))
+            else:
+                sums.append(below)
+        return alike, None if None in sums else [below for below in sums if below is not None]
 
     def _both(self, node: Any) -> Any:
         """Return a selection of two computed values; refuses values that read more than the condition, or divide."""
