@@ -183,9 +183,10 @@ def serve(path: Path) -> None:
             continue
         for _ in range(0 if slow else WARM):
             run()
-        taken = [_timed(run)]
-        while sum(taken) < MOST_S and (len(taken) < BLOCK or sum(taken) < BLOCK_S):
+        taken, spent = list[float](), 0.0
+        while not taken or spent < MOST_S and (len(taken) < BLOCK or spent < BLOCK_S):
             taken.append(_timed(run))
+            spent += taken[-1]
         print(json.dumps(taken), flush=True)
 
 
