@@ -51,14 +51,14 @@ install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint 
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
 # The longest first. Their output comes in one piece, when each has ended.
-SUITES := pytest-relax pytest-relay pytest-plan test-torch pytest-emulate pytest-core lint
+SUITES := pytest-relax-passes pytest-relay pytest-relax-rest test-torch pytest-plan pytest-emulate pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-core pytest-plan pytest-emulate test-torch demo demo-time demo-full gpu-kit venv lint clean
+.PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-relax-passes pytest-relax-rest pytest-core pytest-plan pytest-emulate test-torch demo demo-time demo-full gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 # The Relay line, which takes longer to set up, is so while the tests of the Relax line run.
@@ -70,6 +70,10 @@ nightly:
 
 pytest: $(filter pytest-%,$(SUITES))
 
+# The Relax line's tests in two parts, so that both cores have work to the end.
+PART_passes := tests/relax
+PART_rest := --ignore=tests/relax
+
 # What needs no TVM, in three parts: whichever core is free first takes one.
 NO_TVM := -m "not (tvm or relax or te)"
 EMULATE := tests/emulate tests/kit tests/bench
@@ -78,8 +82,8 @@ PLAN := tests/plan tests/model tests/rammer tests/expr tests/schedules
 pytest-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest -m "tvm or te" $(NIGHTLY) $(PYTEST_ARGS)
 
-pytest-relax: $(RELAX)/.ready
-	$(RELAX)/bin/python -m pytest -m "relax or te" $(NIGHTLY) $(PYTEST_ARGS)
+pytest-relax pytest-relax-passes pytest-relax-rest: $(RELAX)/.ready
+	$(RELAX)/bin/python -m pytest -m "relax or te" $(PART_$(@:pytest-relax-%=%)) $(NIGHTLY) $(PYTEST_ARGS)
 
 # Torch is set up by its own suite: one that waits for a set-up would have make start the suites behind it first.
 test-torch: $(RELAY)/.ready

@@ -30,6 +30,7 @@ def test_a_changed_plan_is_priced_by_this_checkouts_model():
 
 
 @pytest.mark.relax
+@pytest.mark.nightly
 def test_operators_of_a_model_are_planned_once_each(tmp_path, capsys):
     file = convolution(tmp_path / "net.onnx")
     keep_inputs({"x": np.zeros((1, 3, 16, 16), "float32")}, file.with_suffix(".npz"))

@@ -12,6 +12,8 @@ from roller_bench.figures import LEFT, main  # noqa: E402
 from roller_bench.running import relative_error  # noqa: E402
 from roller_bench.singles import INPUT, MEMORY_BOUND, open_onnxruntime  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
+
 
 def test_products_are_built_timed_and_not_timed_again(tmp_path, capsys):
     asked = ["products", "--folder", str(tmp_path), "--peers", "onnxruntime", "--shapes", "4x32x48,7x16x16"]
@@ -29,7 +31,7 @@ def test_a_shape_of_two_extents_is_told(tmp_path, capsys):
     assert "a shape is ROWSxKxN (got '4x32')" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("single", MEMORY_BOUND, ids=lambda s: s.name)
+@pytest.mark.parametrize("single", sampled(MEMORY_BOUND, 3), ids=lambda s: s.name)
 def test_onnx_means_what_numpy_computes(single, tmp_path):
     """The operators' models, answers and shapes belong to one another."""
     onnx = pytest.importorskip("onnx")

@@ -13,6 +13,7 @@ from tvm import relax, tirx  # noqa: E402
 from roller_tvm.relax import EdgeVectors, build  # noqa: E402
 
 from ..relax.networks import module, run  # noqa: E402
+from ..sampling import covering  # noqa: E402
 
 WIDE = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
 ELEMENTS, LANES, TILES = 37, 8, 5
@@ -89,8 +90,7 @@ def test_elements_computed_again(name):
     assert (scalar_additions(text) == 0) == again
 
 
-@pytest.mark.parametrize("columns", [17, 31, 33, 100, 197])
-@pytest.mark.parametrize("operator", ["softmax", "mean", "max", "norm"])
+@pytest.mark.parametrize(("operator", "columns"), covering(["softmax", "mean", "max", "norm"], [17, 31, 33, 100, 197]))
 def test_rows_that_are_no_whole_vectors(operator, columns):
     scale, bias = np.linspace(0.5, 1.5, columns, dtype="float32"), np.linspace(-1, 1, columns, dtype="float32")
 

@@ -20,7 +20,7 @@ from roller_tvm.roller.steps import Pack  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
-from ..sampling import sampled  # noqa: E402
+from ..sampling import covering, sampled  # noqa: E402
 
 CPU = device("avx512")
 #: Its plans are for vectors of 16; what is executed has to run on whatever CPU is here.
@@ -92,8 +92,7 @@ def test_packed_it_computes_the_same(name):
     assert packs
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
-@pytest.mark.parametrize(("m", "n"), [(12, 521), (1, 50), (3, 17)])
+@pytest.mark.parametrize(("m", "n", "dtype"), covering([(1, 50), (12, 521), (3, 17)], ["float64", "float32", "int8"]))
 def test_constants_packed_with_zeros_behind_their_edge(m, n, dtype):
     a, b = te.placeholder((m, 24), dtype, "a"), te.placeholder((24, n), dtype, "b")
     k = te.reduce_axis((0, 24), "k")

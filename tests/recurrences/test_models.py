@@ -15,6 +15,7 @@ from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.models.line import model_line  # noqa: E402
 from roller_tvm.tvm_env import Line, line  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
 from .models import expected  # noqa: E402
 
 CASES = {
@@ -29,7 +30,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 3, 1))
 def test_models(name):
     kind, options = CASES[name]
     model, inputs = recurrent_model(kind, steps=5, batch=3, features=4, hidden=20, **options)

@@ -20,6 +20,7 @@ from roller_tvm.relax.pipeline import build  # noqa: E402
 from roller_tvm.relax.pixel_moves import APART  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..sampling import covering  # noqa: E402
 from .networks import LLVM, default, module, operators, run, values  # noqa: E402
 
 
@@ -49,8 +50,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("form", [APART, PARTS])
-@pytest.mark.parametrize("conv", CASES)
+@pytest.mark.parametrize(("conv", "form"), covering(CASES, [APART, PARTS]))
 def test_both_forms_compute_the_same(conv, form):
     mod, x = module_of(conv, "relu"), values(*conv.data)
     made = changed_by(_Rewriter(mod, {conv: form}), mod)

@@ -50,7 +50,7 @@ def named(mod):
     return [str(var.name_hint) for var, func in mod.functions_items() if type(func).__name__ == "PrimFunc"]
 
 
-@pytest.mark.parametrize("unit_wins", [True, False])
+@pytest.mark.parametrize("unit_wins", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_the_unit_is_the_start_and_vectors_are_tried(monkeypatch, tmp_path, unit_wins):
     mod, x, wanted = layer(64, 128, 128)
     model = roller_tvm.compile(mod, LLVM)

@@ -12,6 +12,8 @@ from tvm import s_tir, te, tirx  # noqa: E402
 from roller_tvm.codegen.tensorir_separable import with_separated_sums  # noqa: E402
 from roller_tvm.te.winograd import constant, matrices  # noqa: E402
 
+from ..sampling import covering  # noqa: E402
+
 TILES, LANES = 3, 16
 RNG = np.random.default_rng(33)
 
@@ -71,8 +73,7 @@ def computed(func, data):
     return result.numpy()
 
 
-@pytest.mark.parametrize("nest", [there, back])
-@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize(("nest", "tile"), covering([there, back], [2, 4]))
 def test_transforms_are_taken_axis_by_axis(nest, tile):
     schedule, loops, (matrix, wanted) = nest(tile)
     func = scheduled(schedule, loops)

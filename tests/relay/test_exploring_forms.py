@@ -12,10 +12,12 @@ tvm = pytest.importorskip("tvm")
 from tvm import relay  # noqa: E402
 
 import roller_tvm  # noqa: E402
+from roller_tvm import disk_cache  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.relay import winograd  # noqa: E402
 
 from ..said_forms import notes_of  # noqa: E402
+from ..sampling import NIGHTLY  # noqa: E402
 
 TARGET = "llvm -num-cores=2"
 X = np.random.default_rng(1).standard_normal((1, 16, 12, 12)).astype("float32")
@@ -42,6 +44,15 @@ def kernels(model):
 
 def forms_of(model):
     return {form.name: form for form in model._session.line.forms(model._session.job, 2)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept(tmp_path_factory):
+    """Kernels are compiled once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
+        patch.delenv(disk_cache.VARIABLE)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +82,12 @@ def test_every_form_is_right_and_what_is_faster_is_kept(said, expected, tmp_path
     assert kernels(fresh) == kernels(model) and fresh.threads == 1
     assert {"winograd: True", "packed: False", "threads: 1"} <= set(fresh.report().choices)
     right(fresh, expected)
-    ran = list(said["ran"])
-    again = compiled()
-    again.explore({"x": X}, top=2, runs=3, records=place)  # of the operators as they are now
-    assert said["ran"] == ran and kernels(again)
-    right(again, expected)
+    if NIGHTLY:
+        ran = list(said["ran"])
+        again = compiled()
+        again.explore({"x": X}, top=2, runs=3, records=place)  # of the operators as they are now
+        assert said["ran"] == ran and kernels(again)
+        right(again, expected)
 
 
 def test_choices_for_another_target_are_refused(said, tmp_path):

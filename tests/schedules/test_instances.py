@@ -20,7 +20,7 @@ from roller_tvm.schedules.proofs.instances import Compared  # noqa: E402
 from roller_tvm.schedules.scheduled import schedule  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
-from ..sampling import NIGHTLY  # noqa: E402
+from ..sampling import NIGHTLY, covering  # noqa: E402
 from .mutants import answer, is_wrong, mutants, other_constants  # noqa: E402
 from .sums_of_products import PRODUCTS  # noqa: E402
 from .test_mutants import CASES, tensors_of  # noqa: E402
@@ -72,8 +72,7 @@ def made(words):
     return winograd() if words == "winograd" else PRODUCTS[words]() if words in PRODUCTS else tensors_of(words)
 
 
-@pytest.mark.parametrize("words", OPERATORS)
-@pytest.mark.parametrize("name", ["avx2", "v100"])
+@pytest.mark.parametrize(("words", "name"), covering(OPERATORS, ["avx2", "v100"]))
 def test_wrong_kernels_are_not_proven_by_blocks(words, name):
     func, reference, blocks = lowered(made(words), name)
     assert prove_lowered(func, reference, blocks=blocks).answer == "proven"
