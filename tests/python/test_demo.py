@@ -22,8 +22,8 @@ def at(clock, seconds):
 def test_what_is_left_is_shared_and_each_model_can_still_be_built():
     clock = demo.Clock(180.0)
     first = at(clock, 30.0).for_tuning(20.0, 1)
-    assert first == (180 - 30 - (20 + demo.TIMING_S)) / 2 - 20 - demo.TIMING_S
-    assert at(clock, 120.0).for_tuning(20.0, 0) == 60 - 20 - demo.TIMING_S
+    assert first == pytest.approx((180 - 30 - (20 + demo.TIMING_S)) / 2 - 20 - demo.TIMING_S)
+    assert at(clock, 120.0).for_tuning(20.0, 0) == pytest.approx(60 - 20 - demo.TIMING_S)
     slow = at(clock, 100.0).for_tuning(90.0, 1)
     assert slow < demo.WORTH_S, "a slow machine tunes nothing rather than taking longer"
 
