@@ -1,4 +1,4 @@
-# make test   set up and run every check, as many at a time as there are CPUs; one that fails does not stop the others
+# make test   set up and run every check, one more at a time than there are CPUs; one that fails does not stop the others
 # make demo   set up and run the demonstration, five minutes at most; make demo-full   both lines, for long
 # make docs   the documentation site
 # make golden   write all golden files anew (plans, numbers, steps, loops), after a change that is meant to change them
@@ -50,10 +50,11 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint requirements/$(1).txt $(2) 2>.venv/uv.log \
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
-# The longest first. Their output comes in one piece, when each has ended.
+# The longest ones first. Their output comes in one piece, when each has ended.
 SUITES := pytest-relax-passes pytest-relay pytest-relax-rest test-torch pytest-plan pytest-emulate pytest-core lint
+# One more than there are CPUs: tests wait, too (for processes, for time to pass).
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
-	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
+	echo $$((cpus + 1 < $(words $(SUITES)) ? cpus + 1 : $(words $(SUITES)))))
 
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,8 +62,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-relax-passes pytest-relax-rest pytest-core pytest-plan pytest-emulate test-torch demo demo-time demo-full gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
-# The Relay line, which takes longer to set up, is so while the tests of the Relax line run.
-test: $(RELAX)/.ready
+# Both lines first: of suites that wait for a set-up, make starts the longest last.
+test: venv
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target --keep-going $(SUITES)
 
 nightly:
