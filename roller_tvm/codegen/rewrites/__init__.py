@@ -15,6 +15,7 @@ from ..flat import remembering
 from .merged_lanes import with_merged_lanes
 from .neighbouring_lanes import with_neighbouring_lanes
 from .prefetch_panels import with_prefetch
+from .prefetch_residuals import with_residuals_asked
 from .reciprocals import with_reciprocals
 from .stack_tiles import with_stack_tiles
 from .vector_math import with_vector_math
@@ -26,6 +27,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "neighbouring_lanes": with_neighbouring_lanes,
     "edge_vectors": with_edge_vectors,
     "prefetch": with_prefetch,
+    "residuals": with_residuals_asked,
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
     "merged_lanes": with_merged_lanes,
@@ -33,11 +35,13 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "fast_math": partial(with_vector_math, fast=True),  # leaves nothing to the next
     "vector_math": with_vector_math,
 }
+#: Name -> rewrites that are made where that is.
+WITH = {"vector_math": ("merged_lanes", "reciprocals"), "prefetch": ("residuals",)}
 
 
 def rewritten(func: Any, names: Collection[str]) -> Any:
-    """Return a flattened PrimFunc with the rewrites of these names made; two more belong to ``vector_math``."""
-    names = {*names, *(["merged_lanes", "reciprocals"] if "vector_math" in names else [])}
+    """Return a flattened PrimFunc with the rewrites of these names made, and those that belong to them."""
+    names = {*names, *(more for name in names for more in WITH.get(name, ()))}
     with remembering():
         for name, rewrite in REWRITES.items():
             if name in names:

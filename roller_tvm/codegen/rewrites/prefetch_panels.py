@@ -197,7 +197,7 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         open_loops = [number_of(loop.extent) is None for loop in loops]
         if memory.of(reads.buffer) in written or any(a.stride for a, o in zip(around, open_loops, strict=True) if o):
             continue
-        bytes_of = _element_bytes(reads.buffer)
+        bytes_of = element_bytes(reads.buffer)
         line = line_bytes // bytes_of
         distance, least, again = (int(estimate(key)) // bytes_of for key in STREAM)
         ahead = next_panel(around, reads.width, line, threads) or further_on(
@@ -260,7 +260,8 @@ def _in_all_passes(loop: Any, passed: Any, size: int, trips: int, tir: Any) -> A
     return step * (tir.min(loop.loop_var, last) * const(trips) + passed)
 
 
-def _element_bytes(buffer: Any) -> int:
+def element_bytes(buffer: Any) -> int:
+    """Return the bytes of an element of a buffer, at least one."""
     import tvm
 
     return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)

@@ -1,0 +1,121 @@
+"""Prefetches of what a tile's epilogue reads from memory, before the tile's sums.
+
+A residual connection adds a large tensor to the sums of a product or a convolution. The lines that a tile needs of it
+are far apart, a run for each pixel or block of channels, so that no prefetcher finds them; a tile asks for all of them
+at once when its sums are there, and waits. Asked for before the sums, they come meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import Any
+
+from ...device.known import estimate
+from ..dialect import FIRST_LEVEL, Dialect
+from ..flat import (
+    LETS,
+    Memory,
+    Sum,
+    access_of,
+    called,
+    children,
+    kind_of,
+    loads_of,
+    names_of,
+    number_of,
+    statements,
+    sum_of,
+)
+from .prefetch_panels import element_bytes
+
+#: Most lines that a tile asks for: as many as there are registers in the largest tiles.
+MOST = 32
+#: Call that allocates the memory for which the stack has no room (TVM 0.17).
+_WORKSPACE = "TVMBackendAllocWorkspace"
+
+
+def with_residuals_asked(func: Any, dialect: Dialect) -> Any:
+    """Return a flattened PrimFunc that asks for what follows a tile's sums before they begin."""
+    memory, named = Memory.of_body(func.body), names_of(func.body)
+    own = {owned for node in statements(func.body) if (owned := _owned(node, memory)) is not None}
+    asked: dict[int, list[Any]] = {}  # before a loop, by the hash of its variable
+    for loop, after in _sums(func.body, memory, own):
+        asks = [
+            dialect.asking(buffer, start.expression(dialect.tir), FIRST_LEVEL)
+            for buffer, start in _lines(after, memory, own, named)
+        ]
+        if asks:
+            asked[hash(loop.loop_var)] = asks
+    if not asked:
+        return func
+
+    def asking(loop: Any) -> Any | None:
+        asks = asked.get(hash(loop.loop_var))
+        return None if asks is None else dialect.tir.SeqStmt([*asks, loop])
+
+    return func.with_body(dialect.with_loops(func.body, asking))
+
+
+def _owned(node: Any, memory: Memory) -> int | None:
+    """Return the memory that a statement allocates, if it does."""
+    kind = kind_of(node)
+    if kind == "AllocBuffer":
+        return memory.of(node.buffer)
+    if kind == "Allocate":
+        return hash(node.buffer_var)
+    return hash(node.var) if kind in LETS and called(node.value) == _WORKSPACE else None
+
+
+def _sums(body: Any, memory: Memory, own: set[int]) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield loops that add up in a kernel's own memory alone, and the statements until that is written again."""
+    for sequence in statements(body):
+        parts = children(sequence) if kind_of(sequence) == "SeqStmt" else []
+        stores = [[node for node in statements(part) if kind_of(node) == "BufferStore"] for part in parts]
+        written = [{memory.of(store.buffer) for store in several} for several in stores]
+        for at, loop in enumerate(parts):
+            if kind_of(loop) != "For" or not written[at] or not own.issuperset(written[at]):
+                continue
+            if any(memory.of(access_of(load)[0]) == memory.of(s.buffer) for s in stores[at] for load in loads_of(s)):
+                later = range(at + 1, len(parts))
+                end = next((n for n in later if not own.isdisjoint(written[n])), len(parts))
+                yield loop, parts[at + 1 : end]
+
+
+def _lines(after: list[Any], memory: Memory, own: set[int], named: Any) -> list[tuple[Any, Sum]]:
+    """Return the lines that statements read of tensors too large for a core's caches, at most `MOST`."""
+    found: list[tuple[Any, Sum]] = []
+    loops = [node for statement in after for node in statements(statement) if kind_of(node) == "For"]
+    trips = {hash(loop.loop_var): number_of(loop.extent) for loop in loops}
+    for load in (load for statement in after for load in loads_of(statement)):
+        buffer, indices = access_of(load)
+        if memory.of(buffer) in own or len(indices) != 1 or kind_of(indices[0]) != "Ramp" or not _is_large(buffer):
+            continue
+        start = sum_of(indices[0].base, named, set(trips))
+        if start is None or number_of(indices[0].stride) != 1:
+            continue
+        line = int(estimate("line")) // element_bytes(buffer)
+        for place in _places(start, trips):
+            apart = [place.plus(other, -1) for known, other in found if hash(known) == hash(buffer)]
+            if len(found) < MOST and not any(gap.is_number and abs(gap.number) < line for gap in apart):
+                found.append((buffer, place))
+    return found
+
+
+def _is_large(buffer: Any) -> bool:
+    """Return whether no core's caches keep a tensor."""
+    extents = [number_of(extent) or 0 for extent in buffer.shape]
+    return prod(extents) * element_bytes(buffer) > int(estimate("l2_largest"))
+
+
+def _places(start: Sum, trips: Mapping[int, int | None]) -> Iterator[Sum]:
+    """Yield an index at each trip of the loops in which it stands; nothing if their number is not known."""
+    inside = [(atom, count, trips[at]) for at, (atom, count) in start.terms.items() if count and at in trips]
+    if any(number is None for _, _, number in inside):
+        return
+    for at in product(*(range(number or 0) for _, _, number in inside)):
+        place = start
+        for (atom, count, _), trip in zip(inside, at, strict=True):
+            place = place.without(atom).plus(Sum(count * trip))
+        yield place
