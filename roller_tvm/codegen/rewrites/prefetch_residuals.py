@@ -31,7 +31,7 @@ from ..flat import (
 from .prefetch_panels import element_bytes
 
 #: Most lines that a tile asks for: as many as there are registers in the largest tiles.
-MOST = 32
+LINES_ASKED = 32
 #: Call that allocates the memory for which the stack has no room (TVM 0.17).
 _WORKSPACE = "TVMBackendAllocWorkspace"
 
@@ -84,7 +84,7 @@ def _sums(body: Any, memory: Memory, own: set[int]) -> Iterator[tuple[Any, list[
 
 
 def _lines(after: list[Any], memory: Memory, own: set[int], named: Any) -> list[tuple[Any, Sum]]:
-    """Return the lines that statements read of tensors too large for a core's caches, at most `MOST`."""
+    """Return the lines that statements read of tensors too large for a core's caches, at most `LINES_ASKED`."""
     found: list[tuple[Any, Sum]] = []
     loops = [node for statement in after for node in statements(statement) if kind_of(node) == "For"]
     trips = {hash(loop.loop_var): number_of(loop.extent) for loop in loops}
@@ -98,7 +98,7 @@ def _lines(after: list[Any], memory: Memory, own: set[int], named: Any) -> list[
         line = int(estimate("line")) // element_bytes(buffer)
         for place in _places(start, trips):
             apart = [place.plus(other, -1) for known, other in found if hash(known) == hash(buffer)]
-            if len(found) < MOST and not any(gap.is_number and abs(gap.number) < line for gap in apart):
+            if len(found) < LINES_ASKED and not any(gap.is_number and abs(gap.number) < line for gap in apart):
                 found.append((buffer, place))
     return found
 
