@@ -51,7 +51,8 @@ install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint 
 	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
 # The longest ones first. Their output comes in one piece, when each has ended.
-SUITES := pytest-relax-passes pytest-relay pytest-relax-rest test-torch pytest-plan pytest-emulate pytest-core lint
+SUITES := pytest-relax-rest pytest-relax-passes pytest-relay-rest pytest-relay-passes test-torch pytest-emulate \
+	pytest-core pytest-plan lint
 # One more than there are CPUs: tests wait, too (for processes, for time to pass).
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus + 1 < $(words $(SUITES)) ? cpus + 1 : $(words $(SUITES)))))
@@ -59,7 +60,8 @@ JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs golden test nightly pytest pytest-relay pytest-relax pytest-relax-passes pytest-relax-rest pytest-core pytest-plan pytest-emulate test-torch demo demo-time demo-full gpu-kit venv lint clean
+.PHONY: docs golden test nightly pytest $(SUITES) pytest-relay pytest-relax demo demo-time demo-full gpu-kit \
+	venv lint clean
 .DELETE_ON_ERROR:
 
 # Both lines first: of suites that wait for a set-up, make starts the longest last.
@@ -71,20 +73,19 @@ nightly:
 
 pytest: $(filter pytest-%,$(SUITES))
 
-# The Relax line's tests in two parts, so that both cores have work to the end.
-PART_passes := tests/relax
-PART_rest := --ignore=tests/relax
+# The tests of a line, or one of two parts of them, so that all cores have work to the end.
+part = $(if $(filter %-passes,$@),tests/$(1),$(if $(filter %-rest,$@),--ignore=tests/$(1)))
 
 # What needs no TVM, in three parts: whichever core is free first takes one.
 NO_TVM := -m "not (tvm or relax or te)"
 EMULATE := tests/emulate tests/kit tests/bench
 PLAN := tests/plan tests/model tests/rammer tests/expr tests/schedules
 
-pytest-relay: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest -m "tvm or te" $(NIGHTLY) $(PYTEST_ARGS)
+pytest-relay pytest-relay-passes pytest-relay-rest: $(RELAY)/.ready
+	$(RELAY)/bin/python -m pytest -m "tvm or te" $(call part,relay) $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-relax pytest-relax-passes pytest-relax-rest: $(RELAX)/.ready
-	$(RELAX)/bin/python -m pytest -m "relax or te" $(PART_$(@:pytest-relax-%=%)) $(NIGHTLY) $(PYTEST_ARGS)
+	$(RELAX)/bin/python -m pytest -m "relax or te" $(call part,relax) $(NIGHTLY) $(PYTEST_ARGS)
 
 # Torch is set up by its own suite: one that waits for a set-up would have make start the suites behind it first.
 test-torch: $(RELAY)/.ready
