@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from roller_tvm import disk_cache
 from roller_tvm.device import cpu_profile
 from roller_tvm.device.cpu_measure import estimated_profile
 from roller_tvm.schedules.proofs import prove
@@ -128,7 +129,7 @@ def pytest_configure(config):
 
     From the start, because modules ask for their device when they are collected.
     """
-    os.environ["ROLLER_PLAN_CACHE"] = "off"  # plans are constructed, here and in child processes
+    os.environ[disk_cache.VARIABLE] = "off"  # plans are constructed, here and in child processes
     facts, stored = facts_of("avx2", cores=2), cpu_profile._stored
     spec = cpu_profile._report(facts, estimated_profile(facts), "", cpu_profile.cache_path(facts), True, 0.0, [])
     patch = pytest.MonkeyPatch()
@@ -167,6 +168,15 @@ def all_cpus():
     yield
     if CPUS and os.sched_getaffinity(0) != CPUS:
         os.sched_setaffinity(0, CPUS)
+
+
+@pytest.fixture(scope="module")
+def kept_kernels(tmp_path_factory):
+    """Compile each kernel once for all tests of a module, as a user's are: they build one model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
+        patch.delenv(disk_cache.VARIABLE)
+        yield
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def serve(path: Path) -> None:
         for _ in range(0 if slow else WARM):
             run()
         taken, spent = list[float](), 0.0
-        while not taken or spent < MOST_S and (len(taken) < BLOCK or spent < BLOCK_S):
+        while spent < MOST_S and (len(taken) < BLOCK or spent < BLOCK_S):
             taken.append(_timed(run))
             spent += taken[-1]
         print(json.dumps(taken), flush=True)

@@ -16,6 +16,8 @@ from ..te.numbering import PARTS, SERIAL, dtype_of_node
 
 #: Statements that bind a name, of either line.
 LETS = ("LetStmt", "Bind")
+#: Call that allocates memory for which the stack has no room (TVM 0.17).
+WORKSPACE = "TVMBackendAllocWorkspace"
 #: Name of the call that computes only one of two arguments.
 CHOICE = "if_then_else"
 #: Calls whose result depends on their arguments alone.
@@ -96,6 +98,20 @@ class Memory:
         """Return the same number for all buffers of one memory."""
         own = hash(buffer) if kind_of(buffer) == "Var" else hash(buffer.data)
         return self.views.get(own, own)
+
+
+def allocated_in(body: Any) -> set[int]:
+    """Return the memory that a flattened function allocates itself (by hash)."""
+    found: set[int] = set()
+    for node in statements(body):
+        kind = kind_of(node)
+        if kind == "Allocate":
+            found.add(hash(node.buffer_var))
+        elif kind == "AllocBuffer":
+            found.add(hash(node.buffer))
+        elif kind == "LetStmt" and called(node.value) == WORKSPACE:
+            found.add(hash(node.var))
+    return found
 
 
 def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | None:

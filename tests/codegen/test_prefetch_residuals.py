@@ -47,3 +47,15 @@ def test_what_memory_has_is_asked_for_before_the_sums(rows, columns, residual, a
     a, b, r = given = values(rows, columns, residual)
     np.testing.assert_allclose(made((rows, columns), *given), a @ b + r, rtol=1e-4, atol=1e-4)
     assert bool(made.count(ASKED)) == asks, plan
+
+
+def test_rows_that_the_sums_read_themselves_are_not_asked_for():
+    x, k = te.placeholder((2000, 512), name="x"), te.reduce_axis((0, 512), name="k")
+    mean = te.compute((2000,), lambda i: te.sum(x[i, k], axis=k), name="mean")
+    y = te.compute((2000, 512), lambda i, j: x[i, j] - mean[i], name="y")
+    plan = construct(read_te([x, y]).expression, device("avx512"), top=1).plans[0].plan
+    made = built([x, y], lower(plan), ("edge_vectors", "prefetch", "stack_tiles"))
+    given = np.random.default_rng(6).standard_normal((2000, 512)).astype("float32")
+    expected = given - given.sum(1, keepdims=True, dtype="float64")
+    np.testing.assert_allclose(made((2000, 512), given), expected, rtol=1e-4, atol=1e-4)
+    assert not made.count(ASKED), plan

@@ -13,6 +13,7 @@ from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 from .kernels import built  # noqa: E402
 
 RNG = np.random.default_rng(8)
@@ -26,12 +27,7 @@ def convolved(x, w, stride, padding):
 
 @pytest.mark.parametrize(
     ("channels", "pixels", "filters", "window", "stride", "padding"),
-    [
-        (3, 64, 16, 3, 2, 1),
-        pytest.param(8, 28, 8, 3, 2, 1, marks=pytest.mark.nightly),
-        pytest.param(3, 64, 8, 5, 2, 2, marks=pytest.mark.nightly),
-        (3, 48, 16, 3, 3, 1),
-    ],
+    sampled([(3, 64, 16, 3, 2, 1), (8, 28, 8, 3, 2, 1), (3, 64, 8, 5, 2, 2), (3, 48, 16, 3, 3, 1)], 3),
 )
 def test_convolutions_with_padding_in_place(channels, pixels, filters, window, stride, padding):
     x = te.placeholder((1, channels, pixels, pixels), name="x")

@@ -6,13 +6,13 @@ import subprocess
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.relax
+pytestmark = [pytest.mark.relax, pytest.mark.usefixtures("kept_kernels")]
 tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
 import roller_tvm  # noqa: E402
-from roller_tvm import disk_cache, exploring  # noqa: E402
+from roller_tvm import exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
 from roller_tvm.explore.dispatch import FFI, PACKED, Site, Table, Variant, source  # noqa: E402
 from roller_tvm.explore.explorer import SELDOM  # noqa: E402
@@ -42,15 +42,6 @@ def network():
         return builder.emit(relax.op.matmul(y, relax.const(last)))
 
     return module(body, X.shape)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kept(tmp_path_factory):
-    """Kernels are compiled once for all tests, as a user's are: they build one model."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
-        patch.delenv(disk_cache.VARIABLE)
-        yield
 
 
 @pytest.fixture(scope="module")

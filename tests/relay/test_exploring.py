@@ -6,13 +6,13 @@ import subprocess
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("kept_kernels")]
 tvm = pytest.importorskip("tvm")
 
 from tvm import relay  # noqa: E402
 
 import roller_tvm  # noqa: E402
-from roller_tvm import disk_cache, exploring  # noqa: E402
+from roller_tvm import exploring  # noqa: E402
 from roller_tvm.errors import UsageError  # noqa: E402
 from roller_tvm.relay import exploring as relay_exploring  # noqa: E402
 from roller_tvm.relay.model_line import RelayModels  # noqa: E402
@@ -40,15 +40,6 @@ def network():
     y = relay.concatenate([conv(conv(x, 3), 3), conv(x, 1)], 1)
     y = relay.nn.relu(relay.nn.dense(relay.reshape(y, (-1, 64)), weight(96, 64)))
     return tvm.IRModule.from_expr(relay.Function([x], relay.nn.dense(y, weight(5, 96))))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kept(tmp_path_factory):
-    """Kernels are compiled once for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
-        patch.delenv(disk_cache.VARIABLE)
-        yield
 
 
 @pytest.fixture(scope="module")

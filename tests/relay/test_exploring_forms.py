@@ -6,13 +6,12 @@ import signal
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("kept_kernels")]
 tvm = pytest.importorskip("tvm")
 
 from tvm import relay  # noqa: E402
 
 import roller_tvm  # noqa: E402
-from roller_tvm import disk_cache  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.relay import winograd  # noqa: E402
 
@@ -44,15 +43,6 @@ def kernels(model):
 
 def forms_of(model):
     return {form.name: form for form in model._session.line.forms(model._session.job, 2)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kept(tmp_path_factory):
-    """Kernels are compiled once for all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("kept")))
-        patch.delenv(disk_cache.VARIABLE)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from ..flat import (
     Memory,
     Sum,
     access_of,
+    allocated_in,
     children,
     in_order,
     is_load,
@@ -71,7 +72,7 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
     filled = _filled(body, memory, dialect)
     if not found and not filled:
         return None
-    tir, allocated, sizes = dialect.tir, _allocated(body), _sizes(body)
+    tir, allocated, sizes = dialect.tir, allocated_in(body), _sizes(body)
     padded: dict[int, int] = {}
 
     def in_two_kinds(loop: Any) -> Any | None:
@@ -185,20 +186,6 @@ def _depth(place: Sum, loops: tuple[Any, ...]) -> int | None:
     depth = {hash(loop.loop_var): n for n, loop in enumerate(loops)}
     variables = place.variables()
     return max(depth[v] for v in variables) if variables and all(v in depth for v in variables) else None
-
-
-def _allocated(body: Any) -> set[int]:
-    """Return the memory that a function allocates itself (by hash)."""
-    found: set[int] = set()
-    for node in statements(body):
-        kind = kind_of(node)
-        if kind == "Allocate":
-            found.add(hash(node.buffer_var))
-        elif kind == "AllocBuffer":
-            found.add(hash(node.buffer))
-        elif kind == "LetStmt" and str(getattr(getattr(node.value, "op", None), "name", "")).endswith("AllocWorkspace"):
-            found.add(hash(node.var))
-    return found
 
 
 def _stored(body: Any, memory: Memory) -> Counter[int]:

@@ -15,11 +15,10 @@ from typing import Any
 from ...device.known import estimate
 from ..dialect import FIRST_LEVEL, Dialect
 from ..flat import (
-    LETS,
     Memory,
     Sum,
     access_of,
-    called,
+    allocated_in,
     children,
     kind_of,
     loads_of,
@@ -32,19 +31,17 @@ from .prefetch_panels import element_bytes
 
 #: Most lines that a tile asks for: as many as there are registers in the largest tiles.
 LINES_ASKED = 32
-#: Call that allocates the memory for which the stack has no room (TVM 0.17).
-_WORKSPACE = "TVMBackendAllocWorkspace"
 
 
 def with_residuals_asked(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc that asks for what follows a tile's sums before they begin."""
     memory, named = Memory.of_body(func.body), names_of(func.body)
-    own = {owned for node in statements(func.body) if (owned := _owned(node, memory)) is not None}
+    own = allocated_in(func.body)
     asked: dict[int, list[Any]] = {}  # before a loop, by the hash of its variable
-    for loop, after in _sums(func.body, memory, own):
+    for loop, read, after in _sums(func.body, memory, own):
         asks = [
             dialect.asking(buffer, start.expression(dialect.tir), FIRST_LEVEL)
-            for buffer, start in _lines(after, memory, own, named)
+            for buffer, start in _lines(after, memory, own | read, named)
         ]
         if asks:
             asked[hash(loop.loop_var)] = asks
@@ -58,18 +55,11 @@ def with_residuals_asked(func: Any, dialect: Dialect) -> Any:
     return func.with_body(dialect.with_loops(func.body, asking))
 
 
-def _owned(node: Any, memory: Memory) -> int | None:
-    """Return the memory that a statement allocates, if it does."""
-    kind = kind_of(node)
-    if kind == "AllocBuffer":
-        return memory.of(node.buffer)
-    if kind == "Allocate":
-        return hash(node.buffer_var)
-    return hash(node.var) if kind in LETS and called(node.value) == _WORKSPACE else None
+def _sums(body: Any, memory: Memory, own: set[int]) -> Iterator[tuple[Any, set[int], list[Any]]]:
+    """Yield loops that add up in a kernel's own memory alone, and the statements until that is written again.
 
-
-def _sums(body: Any, memory: Memory, own: set[int]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield loops that add up in a kernel's own memory alone, and the statements until that is written again."""
+    Between them stands the memory that is read in the sequence up to the loop's end.
+    """
     for sequence in statements(body):
         parts = children(sequence) if kind_of(sequence) == "SeqStmt" else []
         stores = [[node for node in statements(part) if kind_of(node) == "BufferStore"] for part in parts]
@@ -77,20 +67,31 @@ def _sums(body: Any, memory: Memory, own: set[int]) -> Iterator[tuple[Any, list[
         for at, loop in enumerate(parts):
             if kind_of(loop) != "For" or not written[at] or not own.issuperset(written[at]):
                 continue
-            if any(memory.of(access_of(load)[0]) == memory.of(s.buffer) for s in stores[at] for load in loads_of(s)):
+            if any(memory.of(store.buffer) in _read(store, memory) for store in stores[at]):
                 later = range(at + 1, len(parts))
                 end = next((n for n in later if not own.isdisjoint(written[n])), len(parts))
-                yield loop, parts[at + 1 : end]
+                yield loop, set[int]().union(*(_read(part, memory) for part in parts[: at + 1])), parts[at + 1 : end]
 
 
-def _lines(after: list[Any], memory: Memory, own: set[int], named: Any) -> list[tuple[Any, Sum]]:
-    """Return the lines that statements read of tensors too large for a core's caches, at most `LINES_ASKED`."""
+def _read(statement: Any, memory: Memory) -> set[int]:
+    """Return the memory that a statement reads."""
+    return {memory.of(access_of(load)[0]) for load in loads_of(statement)}
+
+
+def _lines(after: list[Any], memory: Memory, near: set[int], named: Any) -> list[tuple[Any, Sum]]:
+    """Return the lines that statements read of tensors too large for a core's caches, at most `LINES_ASKED`.
+
+    Parameters
+    ----------
+    near : set of int
+        Memory left out: the kernel's own, and what the sums have read (a normalised row).
+    """
     found: list[tuple[Any, Sum]] = []
     loops = [node for statement in after for node in statements(statement) if kind_of(node) == "For"]
     trips = {hash(loop.loop_var): number_of(loop.extent) for loop in loops}
     for load in (load for statement in after for load in loads_of(statement)):
         buffer, indices = access_of(load)
-        if memory.of(buffer) in own or len(indices) != 1 or kind_of(indices[0]) != "Ramp" or not _is_large(buffer):
+        if memory.of(buffer) in near or len(indices) != 1 or kind_of(indices[0]) != "Ramp" or not _is_large(buffer):
             continue
         start = sum_of(indices[0].base, named, set(trips))
         if start is None or number_of(indices[0].stride) != 1:
@@ -98,8 +99,10 @@ def _lines(after: list[Any], memory: Memory, own: set[int], named: Any) -> list[
         line = int(estimate("line")) // element_bytes(buffer)
         for place in _places(start, trips):
             apart = [place.plus(other, -1) for known, other in found if hash(known) == hash(buffer)]
-            if len(found) < LINES_ASKED and not any(gap.is_number and abs(gap.number) < line for gap in apart):
+            if not any(gap.is_number and abs(gap.number) < line for gap in apart):
                 found.append((buffer, place))
+            if len(found) == LINES_ASKED:
+                return found
     return found
 
 

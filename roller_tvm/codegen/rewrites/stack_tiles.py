@@ -12,7 +12,7 @@ from typing import Any
 
 from ...device.known import register_file_bytes
 from ..dialect import Dialect
-from ..flat import called, kind_of, number_of, parts_of, statements
+from ..flat import WORKSPACE, called, kind_of, number_of, parts_of, statements
 
 _BITS_OF_A_BYTE = 8
 #: Statements of TVM 0.17's form of an allocation: let, alignment, null test, release.
@@ -28,7 +28,7 @@ def with_stack_tiles(func: Any, dialect: Dialect) -> Any:
         return func.with_body(dialect.with_nodes(func.body, lambda node: _kept(node, tir), tir.AllocBuffer))
     elements: dict[Any, int] = {}  # of small workspaces, by their variable
     for node in statements(func.body):
-        if kind_of(node) == "LetStmt" and called(node.value) == "TVMBackendAllocWorkspace":
+        if kind_of(node) == "LetStmt" and called(node.value) == WORKSPACE:
             size = number_of(node.value.args[2])
             if size is not None and size <= register_file_bytes():
                 # TVM refuses an array of no element, and a model of empty tensors has them.
