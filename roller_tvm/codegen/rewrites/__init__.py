@@ -16,6 +16,7 @@ from .merged_lanes import with_merged_lanes
 from .neighbouring_lanes import with_neighbouring_lanes
 from .prefetch_panels import with_prefetch
 from .prefetch_residuals import with_residuals_asked
+from .prefetch_rows import with_rows_asked
 from .reciprocals import with_reciprocals
 from .stack_tiles import with_stack_tiles
 from .vector_math import with_vector_math
@@ -28,6 +29,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "edge_vectors": with_edge_vectors,
     "prefetch": with_prefetch,
     "residuals": with_residuals_asked,
+    "rows": with_rows_asked,
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
     "merged_lanes": with_merged_lanes,
@@ -36,7 +38,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "vector_math": with_vector_math,
 }
 #: Name -> rewrites that are made where that is.
-WITH = {"vector_math": ("merged_lanes", "reciprocals"), "prefetch": ("residuals",)}
+WITH = {"vector_math": ("merged_lanes", "reciprocals"), "prefetch": ("residuals", "rows")}
 
 
 def rewritten(func: Any, names: Collection[str]) -> Any:

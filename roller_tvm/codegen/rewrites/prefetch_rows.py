@@ -1,0 +1,158 @@
+"""Prefetches of the next register tile's rows, while a kernel computes the sums of the current one.
+
+A tile reads a row for each of its pixels or a block of channels at each step of its sums, one element at a time. In a
+tensor that memory has these are many short runs: a core's own prefetchers follow few at a time, and find each anew, so
+that a convolution takes as long as its arithmetic and its memory together. The loops tell the rows of the next tile:
+each step asks for the lines of the same step there. If tiles of other columns pass over the same rows first, each of
+these passes asks for a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ...device.known import estimate
+from ...te.numbering import PARALLEL, dtype_of_node
+from ..dialect import FIRST_LEVEL, Dialect
+from ..flat import (
+    Memory,
+    Sum,
+    access_of,
+    allocated_in,
+    in_order,
+    kind_of,
+    loads_of,
+    names_of,
+    nests,
+    number_of,
+    statements,
+    sum_of,
+    with_body,
+)
+from .next_tiles import LINES_ASKED, is_large, line_elements, names_in, passes_in, sums_in, to_next
+from .prefetch_panels import element_bytes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Elements of one tensor that each step of a tile's sums reads one by one.
+
+    Parameters
+    ----------
+    starts : sequence of Sum
+        Indices, of the same strides.
+    tiles, steps : sequence of For
+        Loops over the tiles and over the steps of the sums, outermost first.
+    """
+
+    buffer: Any
+    starts: Sequence[Sum]
+    tiles: Sequence[Any]
+    steps: Sequence[Any]
+
+    def stride(self, loop: Any) -> int:
+        """Return the elements by which the reads move at each trip of a loop."""
+        return self.starts[0].of(loop.loop_var)
+
+    def bytes_read(self) -> int:
+        """Return the bytes that all tiles of a thread's chunk read, of loops of known trips."""
+        moving = [loop for loop in (*self.tiles, *self.steps) if self.stride(loop) and int(loop.kind) != PARALLEL]
+        trips = prod(number_of(loop.extent) or 1 for loop in moving)
+        return trips * len(self.starts) * element_bytes(self.buffer)
+
+
+def with_rows_asked(func: Any, dialect: Dialect) -> Any:
+    """Return a flattened PrimFunc whose sums ask for the rows of the next tile, of tensors that memory has."""
+    asked: dict[int, list[Any]] = {}  # at the beginning of a loop's body, by the hash of its variable
+    for rows in _rows(func.body):
+        found = _asks(rows, dialect)
+        if found is not None:
+            loop, asks = found
+            asked.setdefault(hash(loop.loop_var), []).append(asks)
+    if not asked:
+        return func
+
+    def asking(loop: Any) -> Any | None:
+        asks = asked.get(hash(loop.loop_var))
+        return None if asks is None else with_body(loop, in_order([*asks, loop.body], dialect.tir), dialect.tir)
+
+    return func.with_body(dialect.with_loops(func.body, asking))
+
+
+def _rows(body: Any) -> Iterator[Rows]:
+    """Yield the rows of large tensors that the sums of a flattened function read, and that it does not write."""
+    memory, named, own = Memory.of_body(body), names_of(body), allocated_in(body)
+    written = own | {memory.of(node.buffer) for node in statements(body) if kind_of(node) == "BufferStore"}
+    sums = {hash(loop.loop_var) for loop, _, _ in sums_in(body, memory, own)}
+    for loops, innermost in nests(body, ()):
+        first = next((n for n, loop in enumerate(loops) if hash(loop.loop_var) in sums), None)
+        if first is None:
+            continue
+        bound = names_in([loops[first].body])
+        variables = {hash(loop.loop_var) for loop in loops if int(loop.kind) != PARALLEL}
+        found: dict[int, tuple[Any, list[Sum]]] = {}
+        for load in loads_of(innermost):
+            buffer, indices = access_of(load)
+            if len(indices) != 1 or kind_of(indices[0]) == "Ramp" or memory.of(buffer) in written:
+                continue
+            start = sum_of(indices[0], named, variables) if is_large(buffer) else None
+            if start is not None and bound.isdisjoint(start.variables()):
+                found.setdefault(hash(buffer), (buffer, []))[1].append(start)
+        for buffer, starts in found.values():
+            if all(start.plus(starts[0], -1).is_number for start in starts):
+                yield Rows(buffer, starts, loops[:first], loops[first:])
+
+
+def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Any] | None:
+    """Return a loop, and what asks at the beginning of its body for the lines that its trip reads in the next tile."""
+    tir, line = dialect.tir, line_elements(rows.buffer)
+    further, (around, passes) = to_next(rows.tiles, rows.starts[0], tir), passes_in(rows.tiles, rows.starts[0])
+    trips = {hash(loop.loop_var): number_of(loop.extent) or 0 for loop in (*rows.steps, *passes)}
+    places: list[Sum] = []
+    for start in rows.starts:
+        if all(abs(start.plus(other, -1).number) >= line for other in places):
+            places.append(start)
+    inner = len(rows.steps)  # of the loops, those within a line are left out
+    while inner and trips[hash(rows.steps[inner - 1].loop_var)] * abs(rows.stride(rows.steps[inner - 1])) <= line:
+        inner -= 1
+    if further is None or not inner or len(places) > LINES_ASKED or not all(trips.values()):
+        return None
+    loop, within = rows.steps[inner - 1], {hash(step.loop_var) for step in rows.steps[inner:]}
+    every = max(1, line // abs(rows.stride(loop)))  # trips in a line
+    if every > 1 and within:
+        return None
+
+    def at(var: Any, number: int) -> Any:
+        return tir.const(number, dtype_of_node(var))
+
+    def counted(loops: Sequence[Any]) -> Any:
+        """Return the number of the trip of several loops, in their order."""
+        total = None
+        for one in loops:
+            var, many = one.loop_var, trips[hash(one.loop_var)]
+            if one is loop and every > 1:
+                var, many = tir.truncdiv(var, at(var, every)), -(-many // every)
+            total = var if total is None else total * at(total, many) + var
+        return total
+
+    asks = in_order([
+        dialect.asking(rows.buffer, Sum(start.number, {
+            key: term for key, term in start.terms.items() if key not in within
+        }).expression(tir) + further, FIRST_LEVEL)
+        for start in places
+    ], tir)  # fmt: skip
+    several = prod(trips[hash(one.loop_var)] for one in passes)
+    if several > 1:
+        turn = counted(rows.steps[:inner])
+        mine = tir.EQ(tir.truncmod(turn, at(turn, several)), counted(passes).astype(dtype_of_node(turn)))
+        asks = tir.IfThenElse(mine, asks, None)
+    if every > 1:
+        var = loop.loop_var
+        asks = tir.IfThenElse(tir.EQ(tir.truncmod(var, at(var, every)), at(var, 0)), asks, None)
+    if rows.bytes_read() <= int(estimate("l2_largest")):  # later passes find them in a core's cache
+        for one in around:
+            asks = tir.IfThenElse(tir.EQ(one.loop_var, at(one.loop_var, 0)), asks, None)
+    return loop, asks
