@@ -230,7 +230,7 @@ def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement
         return image, row, column, channel
 
     shape = arrangement.shape((n, conv.weights[0], rows, columns))
-    return winograd(read, (n, rows, columns, c), weights, tile, shape, place, conv.out_dtype)
+    return winograd(read, (n, rows, columns, c), weights, tile, shape, place, conv.out_dtype, block)
 
 
 def blocked_convolution(data: Any, weights: Any, conv: Convolution, block: int) -> Any:

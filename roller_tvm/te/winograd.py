@@ -101,7 +101,7 @@ def constant(matrix: np.ndarray, name: str) -> Any:
 
 def winograd(
     read: Read, image: tuple[Any, int, int, int], weights: Any, tile: int, shape: Sequence[int],
-    place: Callable[..., tuple[Any, Any, Any, Any]], dtype: str,
+    place: Callable[..., tuple[Any, Any, Any, Any]], dtype: str, block: int = 0,
 ) -> Any:  # fmt: skip
     """Return a convolution by Winograd's algorithm as TE.
 
@@ -119,6 +119,9 @@ def winograd(
     place : function
         Index of the result -> batch, row, column, filter.
     dtype : str
+    block : int
+        Channels of a block in what lies between, tiles of a block side by side, where data and result are so arranged;
+        0: all channels of a tile side by side.
     """
     from tvm import te
 
@@ -131,12 +134,23 @@ def winograd(
     # The tiles of all images are the rows of one product; of a batch that is not known, image by image.
     folded = isinstance(batch, int)
     tiles = (batch * down * right,) if folded else (batch, down * right)
+    block = block if folded else 0
 
-    def of_tiles(body: Callable[..., Any]) -> Callable[..., Any]:  # TE names axes like parameters
-        return (lambda x, y, t, f: body(x, y, t, f)) if folded else (lambda x, y, n, t, f: body(x, y, n, t, f))
+    def of_tiles(name: str, first: int, channels: int, body: Callable[..., Any]) -> Any:
+        """Return a tensor of ``body(row, column, tile, channel)``."""  # TE names axes like parameters
+        if block:
+            extents: tuple[Any, ...] = channels // block, *tiles, block
+            made: Any = lambda x, y, o, t, v: body(x, y, (t,), o * block + v)  # noqa: E731
+        else:
+            extents = *tiles, channels
+            made = (lambda x, y, t, f: body(x, y, (t,), f)) if folded else (lambda x, y, n, t, f: body(x, y, (n, t), f))
+        return te.compute((first, first, *extents), made, name=name)
 
-    def transform(x: Any, y: Any, *at: Any) -> Any:
-        *image, t, c = at
+    def element(tensor: Any, x: Any, y: Any, at: tuple[Any, ...], channel: Any) -> Any:
+        return tensor[(x, y, channel // block, *at, channel % block) if block else (x, y, *at, channel)]
+
+    def transform(x: Any, y: Any, at: tuple[Any, ...], c: Any) -> Any:
+        *image, t = at
         n, row = (t // (down * right), t // right % down) if folded else (image[0], t // right)
         value = read(n, row * tile + p, t % right * tile + q, c)
         return te.sum(value * there[x, p] * there[y, q], axis=[p, q])
@@ -144,33 +158,26 @@ def winograd(
     def of(n: Any, y: Any, x: Any) -> tuple[Any, ...]:
         return (n * (down * right) + y * right + x,) if folded else (n, y * right + x)
 
-    moved = te.compute((edge, edge, *tiles, channels), of_tiles(transform), name="transformed")
-    c = te.reduce_axis((0, channels), name="rc")
-    multiplied = te.compute(
-        (edge, edge, *tiles, filters),
-        of_tiles(lambda x, y, *at: te.sum(moved[(x, y, *at[:-1], c)] * weights[x, y, at[-1], c], axis=[c])),
-        name="product",
-    )  # fmt: skip
+    moved = of_tiles("transformed", edge, channels, transform)
+    parts = [("ro", channels // block), ("ri", block)] if block else [("rc", channels)]
+    terms = [te.reduce_axis((0, extent), name=name) for name, extent in parts]
+    c = terms[0] * block + terms[1] if block else terms[0]
+
+    def product(x: Any, y: Any, at: tuple[Any, ...], f: Any) -> Any:
+        return te.sum(element(moved, x, y, at, c) * weights[x, y, f, c], axis=terms)
+
+    multiplied = of_tiles("product", edge, filters, product)
     r, s = te.reduce_axis((0, edge), name="r"), te.reduce_axis((0, edge), name="s")
 
-    def result(n: Any, y: Any, x: Any, f: Any, u: Any, v: Any) -> Any:
-        return te.sum(multiplied[(r, s, *of(n, y, x), f)] * back[r, u] * back[s, v], axis=[r, s])
+    def result(u: Any, v: Any, at: tuple[Any, ...], f: Any) -> Any:
+        return te.sum(element(multiplied, r, s, at, f) * back[r, u] * back[s, v], axis=[r, s])
 
-    if rows % tile == 0 and columns % tile == 0:
+    whole = rows % tile == 0 and columns % tile == 0
+    returned = None if whole else of_tiles("returned", tile, filters, result)
 
-        def whole(*at: Any) -> Any:
-            n, y, x, f = place(*at)
-            return result(n, y // tile, x // tile, f, y % tile, x % tile)
-
-        return te.compute(tuple(shape), whole, name="winograd")
-    returned = te.compute(
-        (tile, tile, *tiles, filters),
-        of_tiles(lambda u, v, *at: te.sum(multiplied[(r, s, *at)] * back[r, u] * back[s, v], axis=[r, s])),
-        name="returned",
-    )  # fmt: skip
-
-    def element(*at: Any) -> Any:
+    def pixel(*at: Any) -> Any:
         n, y, x, f = place(*at)
-        return returned[(y % tile, x % tile, *of(n, y // tile, x // tile), f)]
+        square = of(n, y // tile, x // tile)
+        return result(y % tile, x % tile, square, f) if whole else element(returned, y % tile, x % tile, square, f)
 
-    return te.compute(tuple(shape), element, name="winograd")
+    return te.compute(tuple(shape), pixel, name="winograd")
