@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..tir.joined import Place, joined_by, placed, shape_of, written_by
+from ..tir.joined import Place, joined_by, placed, shape_of
 from ..tir.nodes import key
 from ..tuning.model_report import IN_PLACE
-from .dataflow import static_tensor, used_variables
+from .allocations import Allocations, Tensor, without_unused
 
 #: Attribute of a kernel that is given whole tensors: position -> their shape, and where its own begins, as JSON.
 PLACES = "roller_tvm.places"
-_ALLOCATES = "relax.builtin.alloc_tensor"
 
 
 @tvm.transform.module_pass(opt_level=0, name="ConcatInPlace")
@@ -46,23 +44,11 @@ class ConcatInPlace:
                 flow = _Flow(changed, func)
                 if flow.places:
                     changed = _rewritten(changed, var, func, flow)
-        return changed if changed is mod else _without(changed, mod)
+        return changed if changed is mod else without_unused(changed, mod)
 
 
-@dataclass
-class _Tensor:
-    """One allocated tensor: the call that allocates it and the (kernel, argument) pairs that use it."""
-
-    variable: Any
-    order: int
-    shape: tuple[int, ...]
-    kind: str
-    uses: list[tuple[int, int]] = field(default_factory=list)
-    escapes: bool = False
-
-
-class _Flow:
-    """A function's tensors, kernels, and where tensors are to be parts of others.
+class _Flow(Allocations):
+    """Where tensors are to be parts of others.
 
     Attributes
     ----------
@@ -73,70 +59,19 @@ class _Flow:
     """
 
     def __init__(self, mod: Any, func: Any) -> None:
-        self.mod = mod
-        self.same: dict[int, Any] = {}
-        self.tensors: dict[int, _Tensor] = {}
-        self.calls: dict[int, Any] = {}
-        self.bindings = [binding for block in func.body.blocks for binding in block.bindings]
-        for number, binding in enumerate(self.bindings):
-            self._read(number, binding)
-        self._escape(func.body.body)
-        self.writes: dict[Any, set[int] | None] = {}
-        self.places: dict[int, tuple[_Tensor, Place]] = {}
+        super().__init__(mod, func)
+        self.places: dict[int, tuple[Tensor, Place]] = {}
         self.joins: set[int] = set()
         for number in self.calls:
             self._join(number)
 
-    def root(self, variable: Any) -> Any:
-        """The variable that one is another name of."""
-        while key(variable) in self.same:
-            variable = self.same[key(variable)]
-        return variable
-
-    def tensor(self, value: Any) -> _Tensor | None:
-        """Return the tensor allocated here under that name; None if there is none."""
-        return self.tensors.get(key(self.root(value))) if isinstance(value, relax.Var) else None
-
-    def whole(self, tensor: _Tensor) -> tuple[_Tensor, Place | None]:
+    def whole(self, tensor: Tensor) -> tuple[Tensor, Place | None]:
         """The largest tensor that one is part of, and where in it."""
         where: Place | None = None
         while key(tensor.variable) in self.places:
             tensor, place = self.places[key(tensor.variable)]
             where = place if where is None else where.inside(place)
         return tensor, where
-
-    def _read(self, number: int, binding: Any) -> None:
-        value = binding.value
-        if isinstance(value, relax.Var):
-            self.same[key(binding.var)] = value
-            return
-        if isinstance(value, relax.Call) and getattr(value.op, "name", "") == _ALLOCATES:
-            if static_tensor(binding.var) and len(value.args) == 4:
-                extents = tuple(int(e) for e in binding.var.ty.shape.values)
-                kind = " ".join(str(argument) for argument in value.args[1:])
-                self.tensors[key(binding.var)] = _Tensor(binding.var, number, extents, kind)
-            return
-        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-            func = self.mod[value.op]
-            if type(func).__name__ == "PrimFunc" and len(value.args) == len(func.params):
-                self.calls[number] = value
-                for position, argument in enumerate(value.args):
-                    if (tensor := self.tensor(argument)) is not None:
-                        tensor.uses.append((number, position))
-                return
-        self._escape(value)
-
-    def _escape(self, value: Any) -> None:
-        """Mark the tensors of a value as escaping: their reader is not a kernel that could take another one."""
-        for variable in used_variables(value):
-            if (tensor := self.tensor(variable)) is not None:
-                tensor.escapes = True
-
-    def _written(self, call: Any) -> set[int] | None:
-        name = str(call.op.name_hint)
-        if name not in self.writes:
-            self.writes[name] = written_by(self.mod[call.op])
-        return self.writes[name]
 
     def _join(self, number: int) -> None:
         """Have a call's operands be parts of its result, if it joins them and nothing stands against it."""
@@ -147,7 +82,7 @@ class _Flow:
         result = self.tensor(call.args[-1])
         found = (self.tensor(call.args[position]) for position in joined.order)
         parts = {key(part.variable): part for part in found if part is not None}
-        if result is None or self._writers(result) != [number] or len(parts) < len(joined.order):
+        if result is None or self.writers(result) != [number] or len(parts) < len(joined.order):
             return
         if not all(self._may_be_placed(part, result, number) for part in parts.values()):
             return
@@ -158,25 +93,14 @@ class _Flow:
             at += part.shape[joined.axis]
         self.joins.add(number)
 
-    def _may_be_placed(self, part: _Tensor, result: _Tensor, number: int) -> bool:
+    def _may_be_placed(self, part: Tensor, result: Tensor, number: int) -> bool:
         if part.escapes or key(part.variable) in self.places or part.kind != result.kind:
             return False
-        writers = self._writers(part)
+        writers = self.writers(part)
         if writers is None or len(writers) != 1 or writers[0] >= number:
             return False
         taken = (self.mod[self.calls[use].op].params[position] for use, position in part.uses)
         return all(shape_of(param) == part.shape for param in taken)  # none takes it as anything else
-
-    def _writers(self, tensor: _Tensor) -> list[int] | None:
-        """Return the numbers of the calls that write a tensor, in order; None if a call's writes are unknown."""
-        found = []
-        for number, position in tensor.uses:
-            written = self._written(self.calls[number])
-            if written is None:
-                return None
-            if position in written:
-                found.append(number)
-        return found
 
 
 def _rewritten(mod: Any, var: Any, func: Any, flow: _Flow) -> Any:
@@ -239,22 +163,6 @@ def _given_the_whole(builder: Any, binding: Any, number: int, flow: _Flow, made:
         made[variant] = builder.add_func(func.without_attr("global_symbol"), name)
     value = builder.normalize(relax.Call(made[variant], arguments, call.attrs, call.ty_args))
     return relax.VarBinding(binding.var, value)
-
-
-def _without(changed: Any, before: Any) -> Any:
-    """The module without kernels that nothing calls any more."""
-    called: set[str] = set()
-    for _, func in changed.functions_items():
-        if isinstance(func, relax.Function):
-            called |= {str(v.name_hint) for v in relax.analysis.all_global_vars(func)}
-    old = {str(v.name_hint) for v, f in before.functions_items() if type(f).__name__ == "PrimFunc"}
-    kept = {}
-    for var, func in changed.functions_items():
-        name = str(var.name_hint)
-        public = bool(func.attrs) and "global_symbol" in func.attrs
-        if type(func).__name__ != "PrimFunc" or name in called or public or name not in old:
-            kept[var] = func
-    return tvm.IRModule(kept, attrs=changed.attrs, global_infos=changed.global_infos)
 
 
 __all__ = ["ConcatInPlace"]

@@ -55,6 +55,7 @@ from .powers import PowersAsProducts
 from .records_in_use import choices_beside, database_in_use, left_of, warn_of_no_record
 from .recurrent import PlanRecurrences
 from .reference import gpu_rules
+from .results_in_place import ResultsInPlace
 from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
 from .rtask_regions import PACKED, predicted_seconds
@@ -231,15 +232,22 @@ def for_llvm(fast_math: bool = False) -> Any:
     return tvm.transform.Sequential([InitialValuesFirst(), SeparableSums(), UnalignedInputs(), cpu_code(fast_math)])
 
 
-def lower(target: Any = None) -> Any:
+def lower(target: Any = None, overwrites: bool = True) -> Any:
     """The pass from scheduled PrimFuncs to what the virtual machine is built from."""
-    return tvm.transform.Sequential([with_memory(target), to_machine(target)], name="RollerLower")
+    return tvm.transform.Sequential([with_memory(target, overwrites), to_machine(target)], name="RollerLower")
 
 
-def with_memory(target: Any = None) -> Any:
-    """The first half of `lower`: kernels are called with the memory of their results."""
+def with_memory(target: Any = None, overwrites: bool = True) -> Any:
+    """The first half of `lower`: kernels are called with the memory of their results.
+
+    Parameters
+    ----------
+    overwrites : bool
+        Whether kernels may leave results where operands were.
+    """
     passes = relax.transform
-    in_place = [ConcatInPlace()] if _target(target).kind.name == "llvm" else []
+    in_place = [ConcatInPlace(), *([ResultsInPlace()] if overwrites else [])]
+    in_place = in_place if _target(target).kind.name == "llvm" else []
     steps = [
         passes.ToNonDataflow(), CallsOfCallbacks(), passes.RemovePurityChecking(), CheckSizes(),
         passes.CallTIRRewrite(), *in_place, passes.StaticPlanBlockMemory(),

@@ -66,7 +66,8 @@ def with_variants(
 
         made = _sites(mod, plans, target, device, memory_bytes, with_memory(target))
         return cuda_library(made, target, folder)
-    made = _sites(mod, plans, target, device, memory_bytes, lower(target))
+    # Kernels run again and again on the same operands, whose values must stay.
+    made = _sites(mod, plans, target, device, memory_bytes, lower(target, overwrites=False))
     lowered = made.lowered
     paths = _compiled(made.kernels, code_attrs(lowered.attrs), target, folder)
     made.without({name: why for name, (path, why) in paths.items() if path is None})

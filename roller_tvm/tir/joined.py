@@ -57,7 +57,7 @@ def joined_by(func: Any) -> Joined | None:
     Joined(axis=1, order=(0, 1))
     """
     shapes = [shape_of(param) for param in func.params]
-    blocks = _blocks(func)
+    blocks = blocks_of(func)
     if len(blocks) != 1 or len(shapes) < 2 or any(shape is None for shape in shapes):
         return None
     block, whole = blocks[0], shapes[-1]
@@ -93,7 +93,7 @@ def joined_by(func: Any) -> Joined | None:
     return Joined(axis, tuple(places))
 
 
-def _blocks(func: Any) -> list[Any]:
+def blocks_of(func: Any) -> list[Any]:
     """Return the blocks of a function except its root."""
     import tvm_ffi
     from tvm import s_tir
@@ -269,4 +269,4 @@ def placed(func: Any, places: Mapping[int, Place]) -> Any:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
 
-__all__ = ["Joined", "Place", "joined_by", "placed", "shape_of", "written_by"]
+__all__ = ["Joined", "Place", "blocks_of", "joined_by", "placed", "shape_of", "written_by"]

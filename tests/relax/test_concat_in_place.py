@@ -8,7 +8,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
-from roller_tvm.relax import concat_in_place  # noqa: E402
+from roller_tvm.relax import allocations  # noqa: E402
 from roller_tvm.relax.concat_in_place import ConcatInPlace  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
 from roller_tvm.tir.joined import Place, joined_by, written_by  # noqa: E402
@@ -142,9 +142,9 @@ def test_what_is_written_again_is_no_part():
     everything = {n for n in range(len(mod[adds].params))}
     plain = joins(ConcatInPlace()(mod))
     assert plain[0] == 0
-    real = concat_in_place.written_by
+    real = allocations.written_by
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(concat_in_place, "written_by", lambda f: everything if f.same_as(mod[adds]) else real(f))
+        patch.setattr(allocations, "written_by", lambda f: everything if f.same_as(mod[adds]) else real(f))
         assert joins(ConcatInPlace()(mod))[0] == 1
 
 
