@@ -18,7 +18,7 @@ def overwritable(func: Any) -> set[int]:
 
     Examples
     --------
-    >>> overwritable(mod["fused_conv2d_add_relu"])  # data, weights, residual, result
+    >>> overwritable(mod["fused_matmul_add"])  # operands, what is added, result
     {2}
     """
     import tvm_ffi
@@ -76,7 +76,7 @@ def overwriting(func: Any, position: int) -> Any:
 
     Examples
     --------
-    >>> added = overwriting(mod["fused_conv2d_add_relu"], 2)
+    >>> added = overwriting(mod["fused_matmul_add"], 2)
     """
     import tvm_ffi
     from tvm import ir, tirx

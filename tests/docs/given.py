@@ -140,6 +140,13 @@ def _joined():
     return {"mod": {"concatenate": joined}, "func": joined}
 
 
+def _added():
+    from tvm import te, topi
+
+    a, b, r = (te.placeholder((16, 16), name=name) for name in "abr")
+    return {"mod": {"fused_matmul_add": te.create_prim_func([a, b, r, topi.add(topi.nn.matmul(a, b), r)])}}
+
+
 def _open_rows():
     import tvm
     from tvm import relax
@@ -258,6 +265,7 @@ MODULES = {
     "roller_tvm.relax.proving": _plain_schedule,
     "roller_tvm.relax.kernels": _packing,
     "roller_tvm.tir.joined": _joined,
+    "roller_tvm.tir.overwritten": _added,
     "roller_tvm.tir.shared_axes": _scores,
     "roller_tvm.relax.watch": _watched,
     "roller_tvm.relax.open_shapes": _open_graph,
