@@ -48,7 +48,7 @@ class ConcatInPlace:
 
 
 class _Flow(Allocations):
-    """Where tensors are to be parts of others.
+    """A function's tensors, kernels, and the tensors of which others become parts.
 
     Attributes
     ----------

@@ -25,8 +25,8 @@ class ResultsInPlace:
     """Have kernels for CPUs overwrite operands with their results.
 
     For functions after ``CallTIRRewrite`` and ``ConcatInPlace``, before ``StaticPlanBlockMemory``; ``build`` and the
-    pipeline "roller" have it. Operands are tensors of the result's shape that were allocated before, that only kernels
-    work on, and that are used for the last time; inputs, constants and parts of other tensors are not.
+    pipeline "roller" have it. Operands are tensors of the result's shape, allocated before, used by kernels alone and
+    now for the last time; inputs, constants and parts of other tensors are not.
 
     Examples
     --------

@@ -48,13 +48,14 @@ def of_blocks(x, w):
 
 
 @pytest.mark.parametrize(("tensors", "expected", "asks"), [
-    (product(2048, 512, 64), of_product, True),  # a line is 16 steps of one loop
-    (product(2051, 509, 48), of_product, True),  # tiles over an edge, lines that rows share
+    (product(4096, 256, 64), of_product, True),  # a line is 16 steps of one loop
+    (product(4099, 253, 48), of_product, True),  # tiles over an edge, lines that rows share
     (product(512, 512, 64), of_product, False),  # a core's caches keep it
+    (product(2048, 512, 64), of_product, False),  # rows of half a page
     (in_blocks(256, 56, 64), of_blocks, True),  # a line is the innermost loop
     (in_blocks(128, 80, 64, 3), of_blocks, True),
     (in_blocks(64, 56, 64), of_blocks, False),
-], ids=["product", "uneven", "small", "blocks", "window", "small blocks"])  # fmt: skip
+], ids=["product", "uneven", "small", "long rows", "blocks", "window", "small blocks"])  # fmt: skip
 def test_rows_that_memory_has_are_asked_for_a_tile_ahead(tensors, expected, asks):
     plan = construct(read_te(tensors).expression, device("avx512"), top=1).plans[0].plan
     made = built(tensors, lower(plan), ("edge_vectors", "prefetch", "stack_tiles"))
