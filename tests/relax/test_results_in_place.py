@@ -135,6 +135,22 @@ def test_a_residual_block_of_convolutions(shape, monkeypatch):
     np.testing.assert_array_equal(in_place, run(build(mod, LLVM), x)[0])
 
 
+def test_vectors_over_an_edge_are_not_computed_twice():
+    """A row's last vector may begin before its tile: not where it would read its own result."""
+
+    def body(builder, x):
+        def sums(y, columns):
+            return builder.emit(OP.matmul(y, relax.const(values(int(y.ty.shape[1]), columns))))
+
+        kept, other = builder.emit(OP.tanh(sums(x, 621))), sums(x, 50)
+        first = builder.emit(OP.nn.relu(builder.emit(OP.add(sums(other, 621), kept))))
+        return sums(first, 8)
+
+    mod, x = module(body, (31, 24)), values(31, 24)
+    assert overwrites(*changed(mod)) == 1
+    np.testing.assert_allclose(run(build(mod, LLVM), x)[0], default(mod, x)[0], rtol=1e-4, atol=1e-3)
+
+
 def added(read, where=None):
     """An element-wise sum whose second operand is read at ``read(i, j)``, also by a block before with `where`."""
     from tvm import te
