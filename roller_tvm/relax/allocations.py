@@ -14,6 +14,7 @@ from tvm import relax
 from ..tir.joined import written_by
 from ..tir.nodes import key
 from .dataflow import static_tensor, used_variables
+from .modules import is_prim_func
 
 _ALLOCATES = "relax.builtin.alloc_tensor"
 
@@ -93,7 +94,7 @@ class Allocations:
             return
         if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
             func = self.mod[value.op]
-            if type(func).__name__ == "PrimFunc" and len(value.args) == len(func.params):
+            if is_prim_func(func) and len(value.args) == len(func.params):
                 self.calls[number] = value
                 for position, argument in enumerate(value.args):
                     if (tensor := self.tensor(argument)) is not None:
@@ -114,11 +115,11 @@ def without_unused(changed: Any, before: Any) -> Any:
     for _, func in changed.functions_items():
         if isinstance(func, relax.Function):
             called |= {str(v.name_hint) for v in relax.analysis.all_global_vars(func)}
-    old = {str(v.name_hint) for v, f in before.functions_items() if type(f).__name__ == "PrimFunc"}
+    old = {str(v.name_hint) for v, f in before.functions_items() if is_prim_func(f)}
     kept = {}
     for var, func in changed.functions_items():
         name = str(var.name_hint)
         public = bool(func.attrs) and "global_symbol" in func.attrs
-        if type(func).__name__ != "PrimFunc" or name in called or public or name not in old:
+        if not is_prim_func(func) or name in called or public or name not in old:
             kept[var] = func
     return tvm.IRModule(kept, attrs=changed.attrs, global_infos=changed.global_infos)

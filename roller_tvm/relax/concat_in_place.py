@@ -18,6 +18,8 @@ from ..tir.joined import Place, joined_by, placed, shape_of
 from ..tir.nodes import key
 from ..tuning.model_report import IN_PLACE
 from .allocations import Allocations, Tensor, without_unused
+from .fused_calls import with_blocks
+from .modules import with_functions
 
 #: Attribute of a kernel that is given whole tensors: position -> their shape, and where its own begins, as JSON.
 PLACES = "roller_tvm.places"
@@ -123,13 +125,9 @@ def _rewritten(mod: Any, var: Any, func: Any, flow: _Flow) -> Any:
                 bindings.append(_given_the_whole(builder, binding, number, flow, made))
             number += 1
         blocks.append(relax.BindingBlock(bindings))
-    body = relax.SeqExpr(blocks, func.body.body)
     changed = builder.get()
-    changed.update_func(
-        changed.get_global_var(var.name_hint),
-        relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs),
-    )
-    return changed
+    made_of = {changed.get_global_var(var.name_hint): with_blocks(func, dict(enumerate(blocks)))}
+    return with_functions(changed, made_of)
 
 
 def _dropped(binding: Any, number: int, flow: _Flow, first: Mapping[int, int]) -> bool:

@@ -18,6 +18,8 @@ from ..tir.overwritten import overwritable, overwriting
 from ..tuning.model_report import IN_PLACE
 from .allocations import Allocations, Tensor, without_unused
 from .concat_in_place import PLACES
+from .fused_calls import with_blocks
+from .modules import with_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="ResultsInPlace")
@@ -53,8 +55,7 @@ def _chosen(mod: Any, flow: Allocations) -> dict[int, int]:
         func, name, result = mod[call.op], str(call.op.name_hint), flow.tensor(call.args[-1])
         if result is None or (func.attrs and PLACES in func.attrs) or shape_of(func.params[-1]) != result.shape:
             continue
-        last = len(call.args) - 1
-        if flow.writes(call) != {last} or min(result.uses) != (number, last):
+        if min(result.uses) != (number, len(call.args) - 1):
             continue
         if name not in known:
             known[name] = overwritable(func)
@@ -103,12 +104,8 @@ def _rewritten(mod: Any, var: Any, func: Any, flow: Allocations, chosen: dict[in
             number += 1
         blocks.append(relax.BindingBlock(bindings))
     changed = builder.get()
-    body = relax.SeqExpr(blocks, func.body.body)
-    changed.update_func(
-        changed.get_global_var(var.name_hint),
-        relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs),
-    )
-    return changed
+    made_of = {changed.get_global_var(var.name_hint): with_blocks(func, dict(enumerate(blocks)))}
+    return with_functions(changed, made_of)
 
 
 __all__ = ["ResultsInPlace"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .joined import blocks_of, shape_of
+from .joined import blocks_of, shape_of, written_by
 from .nodes import buffer_of, key
 
 #: TVM's kDataPar: axes whose points are independent of one another.
@@ -25,11 +25,13 @@ def overwritable(func: Any) -> set[int]:
     from tvm import ir, tirx
 
     result = func.params[-1]
+    if shape_of(result) is None or written_by(func) != {len(func.params) - 1}:
+        return set()
     stores: list[Any] = []
     tvm_ffi.structural_walk(func.body, (tirx.BufferStore, stores.append))
-    if shape_of(result) is None or sum(key(store.buffer) == key(result) for store in stores) != 1:
+    store, *more = (store for store in stores if key(store.buffer) == key(result))
+    if more:
         return set()
-    store = next(store for store in stores if key(store.buffer) == key(result))
     block = next((b for b in blocks_of(func) if b.body.same_as(store)), None)
     if block is None or block.init is not None or any(int(iv.iter_type) != _INDEPENDENT for iv in block.iter_vars):
         return set()
@@ -41,27 +43,13 @@ def overwritable(func: Any) -> set[int]:
     found = {key(param): n for n, param in enumerate(func.params[:-1]) if shape_of(param) == shape_of(result)}
     found = {own: n for own, n in found.items() if str(func.params[n].ty.dtype) == str(result.ty.dtype)}
     reads: dict[int, list[Any]] = {own: [] for own in found}
-    seen, known = dict.fromkeys(found, 0), dict.fromkeys(found, 0)
-
-    def count(counts: dict[int, int], own: int) -> None:
-        if own in counts:
-            counts[own] += 1
-
-    def read(load: Any) -> None:
-        count(known, key(load.source))
-        reads.get(key(load.source), []).append(load)
-
-    tvm_ffi.structural_walk(func.body, [
-        (tirx.Var, lambda var: count(seen, key(var))),
-        (ir.TensorLoad, read),
-        (ir.TensorRegion, lambda region: count(known, key(buffer_of(region)))),
-    ])  # fmt: skip
+    tvm_ffi.structural_walk(func.body, (ir.TensorLoad, lambda load: reads.get(key(load.source), []).append(load)))
     here: list[Any] = []
     tvm_ffi.structural_walk(store.value, (ir.TensorLoad, here.append))
     inside = {own: sum(key(load.source) == own for load in here) for own in found}
     return {
         n for own, n in found.items()
-        if seen[own] == known[own] and reads[own] and inside[own] == len(reads[own])
+        if reads[own] and inside[own] == len(reads[own])
         and all([key(index) for index in load.indices] == at for load in reads[own])
     }  # fmt: skip
 

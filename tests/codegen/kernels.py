@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.planner.construct import construct
+from roller_tvm.planner.lower import lower
 from roller_tvm.te import read_te
 from roller_tvm.tvm_env import line
 
+from ..plan.devices import device
+
 WIDE = "core-avx2"
+#: A line that a kernel asks the nearest cache for, in LLVM's language.
+ASKED = r"@llvm\.prefetch[^\n]*i32 0, i32 3, i32 1\)"
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,12 @@ class Kernel:
 def built(tensors, steps, names=()):
     """Return the kernel of a schedule, built with the rewrites of these names."""
     return (_relay if line() == "relay" else _relax)(list(tensors), steps, names)
+
+
+def planned(tensors, names=("edge_vectors", "prefetch", "stack_tiles")):
+    """Return the kernel of the best plan for AVX-512, and the plan."""
+    plan = construct(read_te(tensors).expression, device("avx512"), top=1).plans[0].plan
+    return built(tensors, lower(plan), names), plan
 
 
 def _relay(tensors, steps, names):

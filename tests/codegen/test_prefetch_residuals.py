@@ -8,14 +8,7 @@ pytest.importorskip("tvm.te")
 
 from tvm import te  # noqa: E402
 
-from roller_tvm.planner.construct import construct  # noqa: E402
-from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.te import read_te  # noqa: E402
-
-from ..plan.devices import device  # noqa: E402
-from .kernels import built  # noqa: E402
-
-ASKED = r"@llvm\.prefetch[^\n]*i32 0, i32 3, i32 1\)"
+from .kernels import ASKED, planned  # noqa: E402
 
 
 def kernel(rows, columns, residual=True, terms=24):
@@ -25,9 +18,7 @@ def kernel(rows, columns, residual=True, terms=24):
     k = te.reduce_axis((0, terms), name="k")
     c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     d = te.compute((rows, columns), lambda i, j: c[i, j] + (r[i, j] if residual else r[j]), name="d")
-    tensors = [a, b, r, d]
-    plan = construct(read_te(tensors).expression, device("avx512"), top=1).plans[0].plan
-    return built(tensors, lower(plan), ("edge_vectors", "prefetch", "stack_tiles")), plan
+    return planned([a, b, r, d])
 
 
 def values(rows, columns, residual, terms=24):
@@ -53,8 +44,7 @@ def test_rows_that_the_sums_read_themselves_are_not_asked_for():
     x, k = te.placeholder((2000, 512), name="x"), te.reduce_axis((0, 512), name="k")
     mean = te.compute((2000,), lambda i: te.sum(x[i, k], axis=k), name="mean")
     y = te.compute((2000, 512), lambda i, j: x[i, j] - mean[i], name="y")
-    plan = construct(read_te([x, y]).expression, device("avx512"), top=1).plans[0].plan
-    made = built([x, y], lower(plan), ("edge_vectors", "prefetch", "stack_tiles"))
+    made, plan = planned([x, y])
     given = np.random.default_rng(6).standard_normal((2000, 512)).astype("float32")
     expected = given - given.sum(1, keepdims=True, dtype="float64")
     np.testing.assert_allclose(made((2000, 512), given), expected, rtol=1e-4, atol=1e-4)

@@ -8,14 +8,7 @@ pytest.importorskip("tvm.te")
 
 from tvm import te  # noqa: E402
 
-from roller_tvm.planner.construct import construct  # noqa: E402
-from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.te import read_te  # noqa: E402
-
-from ..plan.devices import device  # noqa: E402
-from .kernels import built  # noqa: E402
-
-ASKED = r"@llvm\.prefetch[^\n]*i32 0, i32 3, i32 1\)"
+from .kernels import ASKED, planned  # noqa: E402
 
 
 def product(rows, terms, columns):
@@ -57,8 +50,7 @@ def of_blocks(x, w):
     (in_blocks(64, 56, 64), of_blocks, False),
 ], ids=["product", "uneven", "small", "long rows", "blocks", "window", "small blocks"])  # fmt: skip
 def test_rows_that_memory_has_are_asked_for_a_tile_ahead(tensors, expected, asks):
-    plan = construct(read_te(tensors).expression, device("avx512"), top=1).plans[0].plan
-    made = built(tensors, lower(plan), ("edge_vectors", "prefetch", "stack_tiles"))
+    made, plan = planned(tensors)
     rng = np.random.default_rng(5)
     *given, out = (tuple(int(n) for n in tensor.shape) for tensor in tensors)
     arrays = [rng.standard_normal(shape).astype("float32") for shape in given]

@@ -7,21 +7,17 @@ a tile of few sums asks itself arrive too late.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ...device.known import estimate
 from ...te.numbering import PARALLEL, dtype_of_node
-from ..flat import LETS, Memory, Sum, access_of, children, kind_of, loads_of, number_of, statements
+from ..flat import Memory, Sum, access_of, children, kind_of, loads_of, number_of, statements
 from .prefetch_panels import element_bytes
 
 #: Most lines that a tile asks for at once: as many as there are registers in the largest tiles.
 LINES_ASKED = 32
-
-
-def line_elements(buffer: Any) -> int:
-    """Return the elements of a buffer in a cache line."""
-    return int(estimate("line")) // element_bytes(buffer)
 
 
 def is_large(buffer: Any) -> bool:
@@ -30,22 +26,53 @@ def is_large(buffer: Any) -> bool:
     return prod(extents) * element_bytes(buffer) > int(estimate("l2_largest"))
 
 
-def sums_in(body: Any, memory: Memory, own: set[int]) -> Iterator[tuple[Any, set[int], list[Any]]]:
-    """Yield loops that add up in a kernel's own memory alone, and the statements until that is written again.
+@dataclass(frozen=True)
+class Sums:
+    """A loop that adds up in a kernel's own memory alone.
 
-    Between them stands the memory that is read in the sequence up to the loop's end.
+    Parameters
+    ----------
+    tiles : tuple of For
+        Loops of a thread around it, outermost first.
+    loop : For
+    read : set of int
+        Memory that is read up to the loop's end, in its sequence.
+    after : list of Stmt
+        Statements behind it, until its memory is written again.
     """
-    for sequence in statements(body):
-        parts = children(sequence) if kind_of(sequence) == "SeqStmt" else []
-        stores = [[node for node in statements(part) if kind_of(node) == "BufferStore"] for part in parts]
+
+    tiles: tuple[Any, ...]
+    loop: Any
+    read: set[int]
+    after: list[Any]
+
+
+def sums_in(statement: Any, memory: Memory, own: set[int], tiles: tuple[Any, ...] = ()) -> Iterator[Sums]:
+    """Yield the sums of a statement of a kernel, outer ones first.
+
+    Parameters
+    ----------
+    own : set of int
+        Memory that the kernel allocates.
+    tiles : tuple of For
+        Loops of a thread around the statement.
+    """
+    inside = children(statement)
+    if kind_of(statement) == "SeqStmt":
+        stores = [[node for node in statements(part) if kind_of(node) == "BufferStore"] for part in inside]
         written = [{memory.of(store.buffer) for store in several} for several in stores]
-        for at, loop in enumerate(parts):
+        for at, loop in enumerate(inside):
             if kind_of(loop) != "For" or not written[at] or not own.issuperset(written[at]):
                 continue
             if any(memory.of(store.buffer) in _read(store, memory) for store in stores[at]):
-                later = range(at + 1, len(parts))
-                end = next((n for n in later if not own.isdisjoint(written[n])), len(parts))
-                yield loop, set[int]().union(*(_read(part, memory) for part in parts[: at + 1])), parts[at + 1 : end]
+                later = range(at + 1, len(inside))
+                end = next((n for n in later if not own.isdisjoint(written[n])), len(inside))
+                read = set[int]().union(*(_read(part, memory) for part in inside[: at + 1]))
+                yield Sums(tiles, loop, read, inside[at + 1 : end])
+    if kind_of(statement) == "For" and int(statement.kind) != PARALLEL:
+        tiles = (*tiles, statement)
+    for part in inside:
+        yield from sums_in(part, memory, own, tiles)
 
 
 def _read(statement: Any, memory: Memory) -> set[int]:
@@ -53,36 +80,17 @@ def _read(statement: Any, memory: Memory) -> set[int]:
     return {memory.of(access_of(load)[0]) for load in loads_of(statement)}
 
 
-def loops_around(body: Any) -> dict[int, tuple[Any, ...]]:
-    """Return the loops around each loop, outermost first, by the hash of its variable."""
-    found: dict[int, tuple[Any, ...]] = {}
-    todo: list[tuple[Any, tuple[Any, ...]]] = [(body, ())]
-    while todo:
-        statement, around = todo.pop()
-        if kind_of(statement) == "For":
-            found[hash(statement.loop_var)] = around
-            around = (*around, statement)
-        todo += [(part, around) for part in children(statement)]
-    return found
-
-
-def names_in(statements_: Sequence[Any]) -> set[int]:
-    """Return the names that statements bind (by hash): nothing before them may use these."""
-    return {hash(node.var) for one in statements_ for node in statements(one) if kind_of(node) in LETS}
-
-
 def passes_in(tiles: Sequence[Any], start: Sum) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the loops over tiles, of one thread, in which an access stays: passes over the same elements.
+    """Return the loops over tiles in which an access stays: passes over the same elements.
 
     Returns
     -------
     around, inside : tuple of For
         Around the loops in which it moves, and inside all of them.
     """
-    own = [loop for loop in tiles if int(loop.kind) != PARALLEL]
-    moving = [n for n, loop in enumerate(own) if start.of(loop.loop_var)]
+    moving = [n for n, loop in enumerate(tiles) if start.of(loop.loop_var)]
     first, last = (moving[0], moving[-1] + 1) if moving else (0, 0)
-    return tuple(own[:first]), tuple(own[last:])
+    return tuple(tiles[:first]), tuple(tiles[last:])
 
 
 def to_next(tiles: Sequence[Any], start: Sum, tir: Any) -> Any | None:
@@ -91,7 +99,7 @@ def to_next(tiles: Sequence[Any], start: Sum, tir: Any) -> Any | None:
     Parameters
     ----------
     tiles : sequence of For
-        Loops over the tiles, outermost first.
+        Loops of a thread over the tiles, outermost first.
     start : Sum
         Index of the access.
     tir : module
@@ -100,7 +108,7 @@ def to_next(tiles: Sequence[Any], start: Sum, tir: Any) -> Any | None:
     -----
     Behind the last trip of two loops it is a guess: prefetches need no valid address.
     """
-    moving = [loop for loop in tiles if start.of(loop.loop_var) and int(loop.kind) != PARALLEL]
+    moving = [loop for loop in tiles if start.of(loop.loop_var)]
     if not moving:
         return None
     loop = moving[-1]

@@ -14,7 +14,7 @@ stream asks for what stands a fixed distance ahead of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
@@ -22,7 +22,20 @@ from typing import Any
 from ...device.known import estimate
 from ...te.numbering import PARALLEL, dtype_of_node
 from ..dialect import SECOND_LEVEL, Dialect
-from ..flat import Memory, Sum, access_of, kind_of, loads_of, names_of, nests, number_of, statements, sum_of, with_body
+from ..flat import (
+    Memory,
+    Sum,
+    access_of,
+    in_order,
+    kind_of,
+    loads_of,
+    names_of,
+    nests,
+    number_of,
+    statements,
+    sum_of,
+    with_body,
+)
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
@@ -186,7 +199,7 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc that prefetches the next panel of the tensors it only reads."""
     tir, memory = dialect.tir, Memory.of_body(func.body)
     written = {memory.of(node.buffer) for node in statements(func.body) if kind_of(node) == "BufferStore"}
-    threads, line_bytes = _threads(func), int(estimate("line"))
+    threads = _threads(func)
     asked: dict[int, list[Any]] = {}  # at the beginning of an innermost loop's body, by the hash of its variable
     for reads in vector_reads(func.body):
         loops = [loop for loop in reads.loops if number_of(loop.extent) != 1]
@@ -197,8 +210,7 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         open_loops = [number_of(loop.extent) is None for loop in loops]
         if memory.of(reads.buffer) in written or any(a.stride for a, o in zip(around, open_loops, strict=True) if o):
             continue
-        bytes_of = element_bytes(reads.buffer)
-        line = line_bytes // bytes_of
+        bytes_of, line = element_bytes(reads.buffer), line_elements(reads.buffer)
         distance, least, again = (int(estimate(key)) // bytes_of for key in STREAM)
         ahead = next_panel(around, reads.width, line, threads) or further_on(
             around, reads.width, line, distance, least, again, threads
@@ -224,12 +236,17 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
             place = index.plus(Sum(n * line)).expression(tir)
             ask = dialect.asking(reads.buffer, place if further is None else place + further, SECOND_LEVEL)
             asked.setdefault(hash(reads.loops[-1].loop_var), []).append(ask)
+    return with_asked(func, asked, dialect)
+
+
+def with_asked(func: Any, asked: Mapping[int, list[Any]], dialect: Dialect) -> Any:
+    """Return a function with statements at the beginning of loops' bodies, by the hash of a loop's variable."""
     if not asked:
         return func
 
     def asking(loop: Any) -> Any | None:
         asks = asked.get(hash(loop.loop_var))
-        return None if asks is None else with_body(loop, tir.SeqStmt([*asks, loop.body]), tir)
+        return None if asks is None else with_body(loop, in_order([*asks, loop.body], dialect.tir), dialect.tir)
 
     return func.with_body(dialect.with_loops(func.body, asking))
 
@@ -265,6 +282,11 @@ def element_bytes(buffer: Any) -> int:
     import tvm
 
     return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)
+
+
+def line_elements(buffer: Any) -> int:
+    """Return the elements of a buffer in a cache line."""
+    return int(estimate("line")) // element_bytes(buffer)
 
 
 def _threads(func: Any) -> int:

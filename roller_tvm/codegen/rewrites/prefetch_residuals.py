@@ -13,19 +13,20 @@ from typing import Any
 
 from ..dialect import FIRST_LEVEL, Dialect
 from ..flat import Memory, Sum, access_of, allocated_in, kind_of, loads_of, names_of, number_of, statements, sum_of
-from .next_tiles import LINES_ASKED, is_large, line_elements, loops_around, names_in, sums_in, to_next
+from .next_tiles import LINES_ASKED, is_large, sums_in, to_next
+from .prefetch_panels import line_elements
 
 
 def with_residuals_asked(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc that asks for what follows the next tile's sums before a tile's begin."""
     tir, memory, named = dialect.tir, Memory.of_body(func.body), names_of(func.body)
-    own, around = allocated_in(func.body), loops_around(func.body)
+    own = allocated_in(func.body)
     asked: dict[int, list[Any]] = {}  # before a loop, by the hash of its variable
-    for loop, read, after in sums_in(func.body, memory, own):
-        for buffer, start in _lines(after, memory, own | read, named):
-            index, further = start.expression(tir), to_next(around[hash(loop.loop_var)], start, tir)
+    for sums in sums_in(func.body, memory, own):
+        for buffer, start in _lines(sums.after, memory, own | sums.read, named):
+            index, further = start.expression(tir), to_next(sums.tiles, start, tir)
             place = index if further is None else index + further
-            asked.setdefault(hash(loop.loop_var), []).append(dialect.asking(buffer, place, FIRST_LEVEL))
+            asked.setdefault(hash(sums.loop.loop_var), []).append(dialect.asking(buffer, place, FIRST_LEVEL))
     if not asked:
         return func
 
@@ -47,7 +48,7 @@ def _lines(after: list[Any], memory: Memory, near: set[int], named: Any) -> list
     found: list[tuple[Any, Sum]] = []
     loops = [node for statement in after for node in statements(statement) if kind_of(node) == "For"]
     trips = {hash(loop.loop_var): number_of(loop.extent) for loop in loops}
-    bound = names_in(after)
+    bound = set[int]().union(*map(names_of, after))
     for load in (load for statement in after for load in loads_of(statement)):
         buffer, indices = access_of(load)
         if memory.of(buffer) in near or len(indices) != 1 or kind_of(indices[0]) != "Ramp" or not is_large(buffer):

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from ...device.known import estimate
-from ...te.numbering import PARALLEL, dtype_of_node
+from ...te.numbering import dtype_of_node
 from ..dialect import FIRST_LEVEL, Dialect
 from ..flat import (
     Memory,
@@ -31,10 +31,9 @@ from ..flat import (
     number_of,
     statements,
     sum_of,
-    with_body,
 )
-from .next_tiles import LINES_ASKED, is_large, line_elements, names_in, passes_in, sums_in, to_next
-from .prefetch_panels import element_bytes
+from .next_tiles import LINES_ASKED, Sums, is_large, passes_in, sums_in, to_next
+from .prefetch_panels import element_bytes, line_elements, with_asked
 
 #: Rows that a core's own prefetchers follow are at least this part of a page.
 LONG_ROWS = 2
@@ -49,7 +48,7 @@ class Rows:
     starts : sequence of Sum
         Indices, of the same strides.
     tiles, steps : sequence of For
-        Loops over the tiles and over the steps of the sums, outermost first.
+        Loops of a thread over the tiles, and over the steps of the sums, outermost first.
     """
 
     buffer: Any
@@ -71,8 +70,7 @@ class Rows:
 
     def bytes_read(self) -> int:
         """Return the bytes that all tiles of a thread's chunk read, of loops of known trips."""
-        moving = [loop for loop in (*self.tiles, *self.steps) if self.stride(loop) and int(loop.kind) != PARALLEL]
-        trips = prod(number_of(loop.extent) or 1 for loop in moving)
+        trips = prod(number_of(loop.extent) or 1 for loop in (*self.tiles, *self.steps) if self.stride(loop))
         return trips * len(self.starts) * element_bytes(self.buffer)
 
 
@@ -84,38 +82,36 @@ def with_rows_asked(func: Any, dialect: Dialect) -> Any:
         if found is not None:
             loop, asks = found
             asked.setdefault(hash(loop.loop_var), []).append(asks)
-    if not asked:
-        return func
-
-    def asking(loop: Any) -> Any | None:
-        asks = asked.get(hash(loop.loop_var))
-        return None if asks is None else with_body(loop, in_order([*asks, loop.body], dialect.tir), dialect.tir)
-
-    return func.with_body(dialect.with_loops(func.body, asking))
+    return with_asked(func, asked, dialect)
 
 
 def _rows(body: Any) -> Iterator[Rows]:
     """Yield the rows of large tensors that the sums of a flattened function read, and that it does not write."""
     memory, named, own = Memory.of_body(body), names_of(body), allocated_in(body)
     written = own | {memory.of(node.buffer) for node in statements(body) if kind_of(node) == "BufferStore"}
-    sums = {hash(loop.loop_var) for loop, _, _ in sums_in(body, memory, own)}
-    for loops, innermost in nests(body, ()):
-        first = next((n for n, loop in enumerate(loops) if hash(loop.loop_var) in sums), None)
-        if first is None:
-            continue
-        bound = names_in([loops[first].body])
-        variables = {hash(loop.loop_var) for loop in loops if int(loop.kind) != PARALLEL}
+    outer: set[int] = set()
+    for sums in sums_in(body, memory, own):
+        if outer.isdisjoint(hash(tile.loop_var) for tile in sums.tiles):  # else a part of other sums
+            outer.add(hash(sums.loop.loop_var))
+            yield from _rows_of(sums, memory, named, written)
+
+
+def _rows_of(sums: Sums, memory: Memory, named: Any, written: set[int]) -> Iterator[Rows]:
+    """Yield those that one loop of sums reads, of memory that is not written."""
+    bound = names_of(sums.loop)
+    for steps, innermost in nests(sums.loop, ()):
+        variables = {hash(loop.loop_var) for loop in (*sums.tiles, *steps)}
         found: dict[int, tuple[Any, list[Sum]]] = {}
         for load in loads_of(innermost):
             buffer, indices = access_of(load)
             if len(indices) != 1 or kind_of(indices[0]) == "Ramp" or memory.of(buffer) in written:
                 continue
             start = sum_of(indices[0], named, variables) if is_large(buffer) else None
-            if start is not None and bound.isdisjoint(start.variables()):
+            if start is not None and start.variables().isdisjoint(bound):
                 found.setdefault(hash(buffer), (buffer, []))[1].append(start)
         for buffer, starts in found.values():
             if all(start.plus(starts[0], -1).is_number for start in starts):
-                yield Rows(buffer, starts, loops[:first], loops[first:])
+                yield Rows(buffer, starts, sums.tiles, steps)
 
 
 def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Any] | None:
