@@ -10,6 +10,7 @@ from ..roller.steps import TensorIrStep
 from ..roller.tensor_steps import (
     Fragment,
     Matrices,
+    Merge,
     Pipeline,
     ReverseComputeAt,
     ReverseInline,
@@ -63,6 +64,8 @@ class TensorSteps(StepApplier):
             self.schedule.reverse_compute_inline(self.blocks[step.stage])
         elif isinstance(step, SetScope):
             self.schedule.set_scope(self.blocks[step.stage], 0, step.scope)
+        elif isinstance(step, Merge):
+            self.schedule.merge(*(self._named(stage, step.axis) for stage in (*step.others, step.stage)))
         else:
             super().tensor_ir(step)
 

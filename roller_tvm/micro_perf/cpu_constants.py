@@ -65,9 +65,10 @@ STORED = 3
 FROM_ANOTHER_CORE = 3
 #: Share of a cache level's time that prefetching does not hide behind arithmetic, and of arithmetic behind caches.
 EXPOSED = 0.15
-#: The same of stages in tiles, whose rows are many streams: share of the shorter of arithmetic and traffic (measured on
-#: two cores of an Emerald Rapids: an unsharp mask of 3 x 1500 x 2000, predicted to be bound by memory, takes 7.1 ms in
-#: tiles of 8 x 80, which compute twice as much, and 3.3 in tiles of 20 x 2000).
+#: The same of stages in tiles, whose rows are many streams, and of transforms with a vector of each of many planes:
+#: share of the shorter of arithmetic and traffic (measured on two cores of an Emerald Rapids: an unsharp mask of
+#: 3 x 1500 x 2000, predicted to be bound by memory, takes 7.1 ms in tiles of 8 x 80, which compute twice as much, and
+#: 3.3 in tiles of 20 x 2000).
 TILES_EXPOSED = 0.5
 #: Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each of 23
 #: convolutions).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,14 @@ class ProgramEstimate:
     registers: int = 0
     shared_bytes: int = 0
     utilisation: float = 1.0
+
+    def repeated(self, count: int, rounds: int) -> ProgramEstimate:
+        """Return the estimate of the program done `count` times, in some rounds over the units."""
+        levels = tuple(LevelTime(e.level, e.bytes * count, e.seconds * rounds) for e in self.levels)
+        return replace(
+            self, seconds=self.seconds * rounds, compute_seconds=self.compute_seconds * rounds, levels=levels,
+            flops=self.flops * count, blocks=self.blocks * count, waves=self.waves * rounds,
+        )  # fmt: skip
 
     def level(self, name: str) -> LevelTime:
         for entry in self.levels:

@@ -20,6 +20,7 @@ from ..ir import Axis, Stage, TensorExpression
 from ..ir.fuse import fuse_axes
 from ..ir.parts import share_parts
 from ..ir.pattern import is_product
+from ..ir.slices import Slices, slices_of
 from ..micro_perf.estimate import Estimate
 from ..micro_perf.geometry import Geometry
 from ..recipes import RECIPES
@@ -32,7 +33,7 @@ from ..recipes.row_nests import row_nest
 from ..roller.alignment import summarise
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape, Store, partition, store_guarded, store_packed, store_rearranged
-from ..roller.rprogram import Plan, SplitReduction
+from ..roller.rprogram import Plan, RProgram, SplitReduction
 from .construction import Construction, RankedPlan
 from .portfolio import portfolio
 from .stage_groups import stage_groups
@@ -84,14 +85,15 @@ def construct(
             for nest in nests:
                 if nest in known:
                     continue
-                geometry = Geometry.of(form.expression, nest.anchor, nest.inlined, nest.output)
-                ranked, eps = nest_programs(Context(geometry, device, nest, 0.0, features, report), top)
+                planned, core = form.planned(device)
+                geometry = Geometry.of(planned, nest.anchor, nest.inlined, nest.output)
+                ranked, eps = nest_programs(Context(geometry, core, nest, 0.0, features, report), top)
                 used_eps = max(used_eps, eps)
                 if not ranked:
                     break
                 known[nest] = ranked
             else:
-                plans += _combine(form, [known[nest] for nest in nests], top)
+                plans += _combine(form, [known[nest] for nest in nests], top, device)
     plans.sort(key=lambda p: p.seconds)
     if not plans:
         raise UnsupportedOperator(
@@ -106,14 +108,15 @@ def construct(
 
 @dataclass(frozen=True)
 class Choice:
-    """A candidate for each nest of a form: a plan that is not made yet."""
+    """A candidate for each nest of a form: a plan that is not made yet. It takes some `rounds` of the candidates."""
 
     form: Form
     candidates: tuple[Candidate, ...]
+    rounds: int = 1
 
     @cached_property
     def seconds(self) -> float:
-        return sum(c.seconds for c in self.candidates)
+        return self.rounds * sum(c.seconds for c in self.candidates)
 
     @property
     def heaviest(self) -> Candidate:
@@ -122,9 +125,12 @@ class Choice:
 
     def plan(self, device: DeviceSpec) -> RankedPlan:
         """Make the plan, and its estimate."""
-        programs = tuple(c.pair[0] for c in self.candidates)
+        programs = tuple(self.form.sliced(c.pair[0]) for c in self.candidates)
         plan = Plan(self.form.expression, device.name, programs, self.form.splits)
-        return RankedPlan(plan, Estimate(tuple(c.pair[1] for c in self.candidates)))
+        estimates = (c.pair[1] for c in self.candidates)
+        if (slices := self.form.slices) is not None:
+            estimates = (e.repeated(slices.count, self.rounds) for e in estimates)
+        return RankedPlan(plan, Estimate(tuple(estimates)))
 
 
 def fitting(ctx: Context) -> tuple[list[Recipe], list[Recipe]]:
@@ -177,11 +183,25 @@ class Form:
         Splits that made it.
     cuts : tuple of tuple of NestShape
         Ways to cut it into nests: with some prologues stored, or all in place, or as rows through every stage.
+    slices : Slices, optional
+        Slices that cores take through all nests.
     """
 
     expression: TensorExpression
     splits: tuple[SplitReduction, ...]
     cuts: tuple[tuple[NestShape, ...], ...]
+    slices: Slices | None = None
+
+    def planned(self, device: DeviceSpec) -> tuple[TensorExpression, DeviceSpec]:
+        """Return the expression that the nests are planned for, and its device: one slice is one core's."""
+        return (self.expression, device) if self.slices is None else (self.slices.one, replace(device, units=1))
+
+    def sliced(self, program: RProgram) -> RProgram:
+        """Return a program of one slice as one of all of them."""
+        if self.slices is None:
+            return program
+        trips = self.slices.trips(self.expression.stage(program.anchor))
+        return replace(program, choices=(*program.choices, *((f"slice:{axis}", n) for axis, n in trips.items())))
 
 
 def forms(expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> Iterator[Form]:
@@ -190,6 +210,11 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
         yield Form(expression, (), (groups,))
         return
     expression = plain = share_parts(expression)
+    if features.slices and any(is_product(s) for s in expression.stages):
+        nests = partition(expression)
+        between = [nest.output for nest in nests[:-1]]
+        if between and (slices := slices_of(expression, between)) is not None:
+            yield Form(expression, (), (nests,), slices)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
@@ -281,9 +306,10 @@ def _in_parts(stage: Stage, axis: Axis, parts: int) -> SplitReduction:
     return SplitReduction(stage.name, axis.name, parts, loops=tuple(n for n, _ in axis.fused_of))
 
 
-def _combine(form: Form, per_nest: list[list[Candidate]], top: int) -> list[Choice]:
+def _combine(form: Form, per_nest: list[list[Candidate]], top: int, device: DeviceSpec) -> list[Choice]:
     """Return plans of the whole operator: the heaviest nest varies, the others keep their best program."""
     heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0].seconds)
     best = portfolio(per_nest[heaviest], top, lambda c: c.seconds, lambda c: c.kernel)
     firsts = tuple(ranked[0] for ranked in per_nest)
-    return [Choice(form, (*firsts[:heaviest], choice, *firsts[heaviest + 1 :])) for choice in best]
+    rounds = ceil(form.slices.count / device.units) if form.slices is not None else 1
+    return [Choice(form, (*firsts[:heaviest], choice, *firsts[heaviest + 1 :]), rounds) for choice in best]

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from ..ir.split import partial_name
 from ..recipes import RECIPES
 from ..roller.loops import source_loops
-from ..roller.rprogram import Plan, SplitReduction
-from ..roller.steps import CacheWrite, Fuse, Inline, RFactor, Split, Step, render, step_from_json
+from ..roller.rprogram import Plan, RProgram, SplitReduction
+from ..roller.steps import CacheWrite, Fuse, Inline, Parallel, RFactor, Split, Step, render, step_from_json
+from ..roller.tensor_steps import Merge
+
+#: Loop over the slices of a plan whose nests run slice by slice.
+SLICE = "slice"
 
 
 def lower(plan: Plan) -> tuple[Step, ...]:
@@ -40,6 +44,8 @@ def lower(plan: Plan) -> tuple[Step, ...]:
     start = len(steps)
     for program in reversed(plan.programs):
         more = RECIPES[program.recipe].lower(plan.expression, program)
+        if plan.slices:
+            more = _slice_by_slice(plan, program, more)
         # A stage that several nests compute in place is inlined once.
         steps += [step for step in more if not (isinstance(step, Inline) and step in steps)]
     if len(plan.programs) > 1 and RECIPES[plan.programs[0].recipe].on_cpu:
@@ -47,7 +53,19 @@ def lower(plan: Plan) -> tuple[Step, ...]:
         # before it (TVM does, to repack a weight) finds each step by its stage's final number.
         own = [step for step in steps[start:] if isinstance(step, CacheWrite)]
         steps[start:] = [*reversed(own), *(step for step in steps[start:] if step not in own)]
+    if plan.slices:
+        *before, last = (program.output for program in plan.programs)
+        steps += [Merge(last, SLICE, tuple(before)), Parallel(last, SLICE)]
     return tuple(steps)
+
+
+def _slice_by_slice(plan: Plan, program: RProgram, steps: Sequence[Step]) -> list[Step]:
+    """Return the steps of a nest with its parallel loop cut in slices, which its loop `SLICE` goes through."""
+    each = program.blocks(plan.expression.stage(program.anchor)) // plan.slices
+    return [
+        Split(step.stage, step.axis, (each,), (SLICE, step.axis)) if isinstance(step, Parallel) else step
+        for step in steps
+    ]
 
 
 def _from_the_last(splits: Sequence[SplitReduction]) -> list[tuple[int, SplitReduction]]:

@@ -304,7 +304,7 @@ def run_starts(geometry: Geometry, vector: int, rates: CpuRates) -> float:
 
 def streamed(
     device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: Column, flops: int,
-    trips: int = 0, starts: Column = 0.0, written: float = 0.0,
+    trips: int = 0, starts: Column = 0.0, written: float = 0.0, exposed: float = EXPOSED,
 ) -> Times:  # fmt: skip
     """Return the times of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
 
@@ -316,6 +316,8 @@ def streamed(
         Bytes in whose place runs of neighbours start.
     written : float
         Bytes, of those moved, that are written.
+    exposed : float
+        Share of the shorter of arithmetic and memory that the other does not hide.
     """
     level, streaming = stream_cycles(moved, written, rates, device)
     units = np.minimum(device.units, chunks)
@@ -325,7 +327,7 @@ def streamed(
     busiest = waves / chunks
     streaming = streaming * (1 + starts / max(1.0, moved))
     memory, core = streaming * busiest, cycles * busiest
-    cycles = np.maximum(memory, core) + EXPOSED * np.minimum(memory, core)
+    cycles = np.maximum(memory, core) + exposed * np.minimum(memory, core)
     seconds = cycles * rates.cycle + launch_seconds(device, chunks)
     bound = np.where(memory > core, 0, np.where(2 * together.calls > core / busiest, 1, 2))
     return Times(

@@ -21,7 +21,7 @@ from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import epilogue_cycles, vector_of
 from ..micro_perf.cpu_caches import crowded, stored_bytes
-from ..micro_perf.cpu_constants import GUARDED_LOADS
+from ..micro_perf.cpu_constants import GUARDED_LOADS, TILES_EXPOSED
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
@@ -95,7 +95,10 @@ def _planes(
 
 
 def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> ProgramEstimate:
-    """Return the predicted time of recipe cpu.unrolled. Zeros of the constant matrices are unknown: none is skipped.
+    """Return the predicted time of recipe cpu.unrolled.
+
+    Sums are taken one axis after the other where the matrices allow it (`codegen/tensorir_separable.py`; without them,
+    TVM drops products with zeros, which leaves about as many). Zeros of the matrices are unknown: none is skipped.
 
     Parameters
     ----------
@@ -111,16 +114,28 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     read = [op for op in g.operands if not op.computed]
     inputs = sum(op.elements(own) for op in read)
     loads = inputs + sum(op.elements(own) * GUARDED_LOADS for op in read if op.guarded)
-    # The last factor goes into the multiply-add; the products before it serve every output that they are part of.
-    before = sum(1 for op in g.operands if op.computed) - 1
-    products = before * inputs * max((own[i] for i in g.spatial), default=1)
-    cycles = (prod(own) + products) / rates.fma + (loads + stored) / rates.loads
+    cycles = multiply_adds(g, own) / rates.fma + (loads + stored) / rates.loads
     cycles += epilogue_cycles(g, stored, stored * min(vector, rates.lanes), rates)
     moved = sum(op.source_bytes for op in read) + stored_bytes(g)
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
     written = outputs * g.output_bytes
-    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops, written=written).row(0)
+    return streamed(
+        device, rates, [Cycles(vectors * cycles)], moved, chunks, flops, written=written, exposed=TILES_EXPOSED
+    ).row(0)  # fmt: skip
+
+
+def multiply_adds(geometry: Geometry, own: Tile) -> int:
+    """Return the multiply-adds of a product with constant matrices, whose sums are taken one after the other.
+
+    Each matrix turns its axis of the reduction into an axis of the result: of 6 x 6 numbers, two of 6 x 6 take 432.
+    """
+    left, made, found = {i for i in geometry.reduce if own[i] > 1}, 1, 0
+    for op in (op for op in geometry.operands if op.computed):
+        over, into = left.intersection(op.axes), prod(own[i] for i in op.axes if i in geometry.spatial_set)
+        found += made * prod(own[i] for i in left) * into
+        left, made = left - over, made * into
+    return prod(own) if left else found
 
 
 def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -142,7 +157,9 @@ def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[
     opened, loops = open_parts(out, output.spatial)
     steps += opened
     mine = [loop for n, loop in enumerate(loops) if own[n] > 1]
-    rest = [loop for n, loop in enumerate(loops) if own[n] == 1 and n != last]
+    one = [(axis.name, loop) for n, (axis, loop) in enumerate(zip(anchor.spatial, loops, strict=True))
+           if own[n] == 1 and n != last]  # fmt: skip
+    rest = [loop for _, loop in sorted(one, key=lambda pair: pair[0] not in program.slices)]
     piece, vector = f"{loops[last]}.o", f"{loops[last]}.v"
     steps.append(Split(out, loops[last], (program.choice("vector"),), (piece, vector)))
     steps.append(Reorder(out, (*rest, piece, *mine, vector)))

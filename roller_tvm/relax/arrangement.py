@@ -22,6 +22,8 @@ from ..tir.nodes import analyzer_of_tvm
 from ..tir.product_nests import Windows
 
 Shape = tuple[int, ...]
+#: Fewest tiles of a strip of Winograd's algorithm.
+STRIP_TILES = 12
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,17 @@ class Convolution:
         best = [tile for tile, need in needs.items() if list(need) == fewest]
         return tuple(best) or tuple(POINTS)
 
+    def strips(self, tile: int) -> tuple[int, ...]:
+        """Rows of tiles of the strips that may pay (see `te.winograd`), and 0: all tiles stage by stage.
+
+        A strip's tiles are the rows of products, which fill register tiles from `STRIP_TILES` on.
+        """
+        down, right = (extent // tile for extent in self.results)
+        if not self.fixed or (down * tile, right * tile) != self.results:
+            return (0,)
+        wide = [n for n in range(1, down + 1) if down % n == 0 and n * right >= STRIP_TILES]
+        return (0, *[n for n in wide if self.data[0] * down > n][:2])
+
     @property
     def merged(self) -> Convolution | None:
         """The same with its pixels in one row, if each is computed from one pixel."""
@@ -179,17 +192,18 @@ class Convolution:
         windows = Windows((n, *padded), (n, *rows), (1, *window), (1, *self.dilation))
         return matrix_tiles(windows.all_rows, c, channels, device, moved, windows.taps)
 
-    def compute(self, arrangement: Arrangement | None, tile: int = 0) -> tuple[list[Any], Any]:
+    def compute(self, arrangement: Arrangement | None, tile: int = 0, strip: int = 0) -> tuple[list[Any], Any]:
         """Inputs (data, weights) and output as TE; the weights are constants, which each schedule packs itself.
 
-        With a `tile` they are transformed, and Winograd's algorithm computes the result of data in the arrangement.
+        With a `tile` they are transformed, and Winograd's algorithm computes the result of data in the arrangement, in
+        strips if these have rows of tiles.
         """
         n, c, h, w = self.data
         if tile and arrangement is not None:
             edge = tile + WINDOW - 1
             data = te.placeholder(arrangement.shape(self.data), self.dtype, name="data")
             weights = te.placeholder((edge, edge, *self.weights[:2]), self.dtype, name="weights")
-            return [data, weights], winograd_convolution(data, weights, self, arrangement, tile)
+            return [data, weights], winograd_convolution(data, weights, self, arrangement, tile, strip)
         if arrangement is not None and arrangement.block:
             shape = arrangement.shape(self.data) if arrangement.holds(c) else self.data
             data = te.placeholder(shape, self.dtype, name="data")
@@ -209,7 +223,9 @@ def _pixel(h: Any, w: Any) -> bool:
     return isinstance(h, int) and isinstance(w, int) and h * w == 1
 
 
-def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement: Arrangement, tile: int) -> Any:
+def winograd_convolution(
+    data: Any, weights: Any, conv: Convolution, arrangement: Arrangement, tile: int, strip: int = 0
+) -> Any:  # fmt: skip
     """A convolution by Winograd's algorithm, whose data and result are in the same arrangement."""
     c = conv.data[1]
     n = number if (number := number_of(data.shape[0])) is not None else data.shape[0]
@@ -230,7 +246,7 @@ def winograd_convolution(data: Any, weights: Any, conv: Convolution, arrangement
         return image, row, column, channel
 
     shape = arrangement.shape((n, conv.weights[0], rows, columns))
-    return winograd(read, (n, rows, columns, c), weights, tile, shape, place, conv.out_dtype, block)
+    return winograd(read, (n, rows, columns, c), weights, tile, shape, place, conv.out_dtype, block, strip)
 
 
 def blocked_convolution(data: Any, weights: Any, conv: Convolution, block: int) -> Any:

@@ -113,6 +113,7 @@ class Arranger(relax.PyExprMutator):
     def __init__(
         self, mod: Any, arrangement: Arrangement, wanted: Collection[Any], convs: dict[Any, Convolution],
         tile: Callable[[Convolution, Arrangement], int] = lambda conv, arrangement: 0,
+        strip: Callable[[Convolution, Arrangement, int], int] = lambda conv, arrangement, tile: 0,
         known: dict[tuple[int, int], np.ndarray] | None = None, made: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(mod)
@@ -128,6 +129,8 @@ class Arranger(relax.PyExprMutator):
         self.arranged_convs = self.winograd_convs = 0
         #: Tile of Winograd's algorithm for a convolution; 0 where it is computed directly.
         self.tile = tile
+        #: Rows of its tiles that are computed together; 0: all.
+        self.strip = strip
         #: Weights (by hash) and a tile -> the weights as Winograd's algorithm takes them, in every arrangement.
         self.known = {} if known is None else known
         #: Convolution, its tile and its arrangement -> the function that computes it, and the types of its results.
@@ -231,8 +234,9 @@ class Arranger(relax.PyExprMutator):
             made = relax.const(self._transformed(weights, tile), weights.ty.dtype)
             if not conv.fixed:
                 return open_winograd(self.builder_, self._form(data), made, conv, self.arrangement, tile)
+            strip = self.strip(conv, self.arrangement, tile)
             return self._called(
-                (conv, tile), lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile),
+                (conv, tile), lambda d, w: winograd_convolution(d, w, conv, self.arrangement, tile, strip),
                 [self._form(data), made], "conv2d_winograd", {"op_pattern": _OUT_FUSIBLE},
             )  # fmt: skip
         if not self.arrangement.block:

@@ -135,7 +135,7 @@ def _best(
     for seconds, arrangement, wanted in sorted(alternatives, key=lambda one: one[0]):
         arranger = None
         if seconds < (plain if best is None else best[0]) or (insisted and best is None):
-            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile, known, made)
+            arranger = Arranger(mod, arrangement, wanted, convs.found, costs.tile, costs.strip, known, made)
             changed = arranger.visit_expr(func)
             seconds += sum(costs.transformation(shape, arrangement) for shape in arranger.transformed)
         predicted[arrangement.name] = min(seconds, predicted.get(arrangement.name, seconds))

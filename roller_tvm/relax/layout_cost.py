@@ -8,6 +8,7 @@ from typing import Any
 from ..codegen.kernel_cache import kept_answer, kernel_cache
 from ..device import DeviceSpec
 from ..forks import shared
+from ..roller.features import NO_FEATURES, Features
 from .arrangement import Arrangement, Convolution, Shape
 from .matrix_products import GAIN as MATRIX_GAIN
 
@@ -34,13 +35,16 @@ class LayoutCosts:
     def ask(self, questions: Iterable[tuple[Convolution, Arrangement | None]]) -> None:
         """Ask all that `convolution` will, on all cores."""
         every = [form for q in dict.fromkeys(questions) for form in self._forms(*q)]
-        asked = [(*form, tile) for form in every for tile in (0, *self._tiles(*form))]
+        asked = [(*form, 0, 0) for form in every]
+        asked += [
+            (*form, tile, strip) for form in every for tile in self._tiles(*form) for strip in form[0].strips(tile)
+        ]
         shared(lambda question: self._by(*question), asked, kernel_cache())
 
     def convolution(self, conv: Convolution, arrangement: Arrangement | None) -> float:
         """Seconds of the best plan, by the algorithm that `tile` chooses; infinite where there is none."""
         if tile := self.tile(conv, arrangement):
-            return self._by(conv, arrangement, tile)
+            return self._squares(conv, arrangement, tile)
         return self._direct(conv, arrangement)
 
     @staticmethod
@@ -51,8 +55,16 @@ class LayoutCosts:
 
     def tile(self, conv: Convolution, arrangement: Arrangement | None) -> int:
         """Tile of Winograd's algorithm where that is predicted to be faster by `GAIN`; else 0: computed directly."""
-        best = min(self._tiles(conv, arrangement), key=lambda tile: self._by(conv, arrangement, tile), default=0)
-        return best if best and self._by(conv, arrangement, best) * GAIN < self._direct(conv, arrangement) else 0
+        best = min(self._tiles(conv, arrangement), key=lambda tile: self._squares(conv, arrangement, tile), default=0)
+        return best if best and self._squares(conv, arrangement, best) * GAIN < self._direct(conv, arrangement) else 0
+
+    def strip(self, conv: Convolution, arrangement: Arrangement | None, tile: int) -> int:
+        """Rows of tiles of a strip that cores take through all stages; 0: stage by stage."""
+        return min(conv.strips(tile), key=lambda strip: self._by(conv, arrangement, tile, strip))
+
+    def _squares(self, conv: Convolution, arrangement: Arrangement | None, tile: int) -> float:
+        """Seconds by Winograd's algorithm."""
+        return self._by(conv, arrangement, tile, self.strip(conv, arrangement, tile))
 
     def _direct(self, conv: Convolution, arrangement: Arrangement | None) -> float:
         """Seconds without Winograd's algorithm, by vectors or on the matrix unit."""
@@ -72,15 +84,15 @@ class LayoutCosts:
         """Return the tiles of Winograd's algorithm that may be taken."""
         return conv.tiles if self.winograd and arrangement is not None and arrangement.holds(conv.data[1]) else ()
 
-    def _by(self, conv: Convolution, arrangement: Arrangement | None, tile: int) -> float:
+    def _by(self, conv: Convolution, arrangement: Arrangement | None, tile: int, strip: int = 0) -> float:
         if tile:  # its transforms move whole vectors of channels: blocks of them take as long
             arrangement = Arrangement()
 
         def seconds() -> float:
-            inputs, output = conv.compute(arrangement, tile)
-            return self._seconds([*inputs, output], constants=inputs[1:])
+            inputs, output = conv.compute(arrangement, tile, strip)
+            return self._seconds([*inputs, output], inputs[1:], Features(slices=strip > 0))
 
-        return self._asked((conv, arrangement, tile), seconds)
+        return self._asked((conv, arrangement, tile, strip), seconds)
 
     def transformation(self, shape: Shape, arrangement: Arrangement) -> float:
         """Seconds of arranging a tensor (or of the way back, which moves as much)."""
@@ -105,13 +117,15 @@ class LayoutCosts:
             self._known[question] = float(kept_answer(seconds, "layout", *words))
         return self._known[question]
 
-    def _seconds(self, tensors: list[Any], constants: list[Any] | None = None) -> float:
+    def _seconds(
+        self, tensors: list[Any], constants: list[Any] | None = None, features: Features = NO_FEATURES
+    ) -> float:  # fmt: skip
         from ..errors import UnsupportedOperator
         from ..planner.plan_cache import plan_cache
         from ..te.read import read_te
 
         try:
             reading = read_te(tensors, constants=constants or ())
-            return plan_cache().construct(reading.expression, self.device, 1).best.seconds
+            return plan_cache().construct(reading.expression, self.device, 1, features).best.seconds
         except UnsupportedOperator:
             return float("inf")

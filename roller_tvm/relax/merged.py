@@ -22,9 +22,9 @@ from .marks import PLANNED
 from .modules import called_tir, changed_by, is_prim_func
 from .structures import Function
 
-#: How much faster a function must be predicted: views of its tensors take some microseconds. Both forms are predicted by
-#: one model, whose errors they share (measured with AVX2: 1x1 convolutions of 14x14 and 28x28 pixels, 8 sums in registers
-#: apart and 12 merged, take 1.12 to 1.16 times as long apart, predicted 1.01 to 1.06).
+#: How much faster a function must be predicted: views of its tensors take some microseconds. Both forms are predicted
+#: by one model, whose errors they share (measured with AVX2: 1x1 convolutions of 14x14 and 28x28 pixels, 8 sums in
+#: registers apart and 12 merged, take 1.12 to 1.16 times as long apart, predicted 1.01 to 1.06).
 GAIN = 1.03
 
 

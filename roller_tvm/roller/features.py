@@ -40,6 +40,8 @@ class Features:
         Constants packed with zeros behind their last column (on CPUs).
     uneven_lanes : bool
         Reductions in a number of lanes that does not divide them (on CPUs).
+    slices : bool
+        Loops of several nests as one, a slice of each at a time (on CPUs).
     open_sides : bool
         Padding along sides of open extent: whether a load is inside is not known until it runs (on CPUs).
 
@@ -57,6 +59,7 @@ class Features:
     turned_copies: bool = False
     padded_constants: bool = False
     uneven_lanes: bool = False
+    slices: bool = False
     open_sides: bool = False
 
     @classmethod
@@ -69,7 +72,7 @@ class Features:
         """Return the features of TensorIR on a device."""
         if device.kind == "cpu":
             whole = _whole_vectors(device)
-            return cls(turned_copies=True, padded_constants=whole, uneven_lanes=whole)
+            return cls(turned_copies=True, padded_constants=whole, uneven_lanes=whole, slices=True)
         arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
         if device.kind != "gpu" or arch is None or int(arch[1]) < _FIRST_ARCH:
             return cls()

@@ -47,7 +47,9 @@ class RProgram:
     staged : tuple of str
         Tensors kept in shared memory while a block's tile is computed.
     choices : tuple of (key, int)
-        Parameters of the recipe beyond tiles: 'vthread:AXIS', 'vector:TENSOR', 'threads', 'unroll', ...
+        Parameters of the recipe beyond tiles: 'vthread:AXIS', 'vector:TENSOR', 'threads', 'unroll', ...; and
+        'slice:AXIS', the trips of axes that number the slices (`ir.slices`), where a core takes a slice through all
+        nests of the plan.
     """
 
     recipe: str
@@ -79,6 +81,11 @@ class RProgram:
     def copies_tiles(self) -> bool:
         """True if operands are copied to shared memory tile by tile; gpu.rows keeps whole rows there instead."""
         return bool(self.staged) and any(t.level == "shared" for t in self.tiles)
+
+    @property
+    def slices(self) -> dict[str, int]:
+        """Axes that number the slices -> their trips; empty if the nest runs on its own."""
+        return self.choices_of("slice")
 
     def choice(self, key: str, default: int = 0) -> int:
         return dict(self.choices).get(key, default)
@@ -188,8 +195,13 @@ class Plan:
         """True if one of its nests multiplies whole matrices."""
         return any(p.recipe == "gpu.tensor" for p in self.programs)
 
+    @property
+    def slices(self) -> int:
+        """Slices that cores take through all nests; 0 if the nests run one after the other."""
+        return prod(self.programs[0].slices.values()) if self.programs[0].slices else 0
+
     def words(self, whole: bool = False) -> str:
-        """Return the plan in one line: recipe and tiles of each nest, without axes of one iteration.
+        """Return the plan in one line: slices, recipe and tiles of each nest, without axes of one iteration.
 
         Parameters
         ----------
@@ -206,7 +218,8 @@ class Plan:
         ('cpu.direct register(i0=4)', 'cpu.direct register(i0=4) vector:i0=4')
         """
         split = self.split_reductions if whole else ()
-        return " + ".join([*map(str, split), *(p.words(whole) for p in self.programs)])
+        sliced = f"{self.slices} slices of " if self.slices else ""
+        return sliced + " + ".join([*map(str, split), *(p.words(whole) for p in self.programs)])
 
     def __str__(self) -> str:
         head = f"{self.expression.name} on {self.device}"

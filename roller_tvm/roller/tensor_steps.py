@@ -140,5 +140,14 @@ class SetScope(TensorIrStep):
     scope: str
 
 
+@dataclass(frozen=True)
+class Merge(TensorIrStep):
+    """Make the stage's loop ``axis``, its outermost, one with the loops of that name of the stages ``others``."""
+
+    op: ClassVar[str] = "merge"
+    axis: str
+    others: tuple[str, ...]
+
+
 STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, StoreVector, Tensorize, UnrollCompiled, Pipeline,
-                              ReverseComputeAt, ReverseInline, SetScope)})  # fmt: skip
+                              ReverseComputeAt, ReverseInline, SetScope, Merge)})  # fmt: skip

@@ -101,7 +101,7 @@ def constant(matrix: np.ndarray, name: str) -> Any:
 
 def winograd(
     read: Read, image: tuple[Any, int, int, int], weights: Any, tile: int, shape: Sequence[int],
-    place: Callable[..., tuple[Any, Any, Any, Any]], dtype: str, block: int = 0,
+    place: Callable[..., tuple[Any, Any, Any, Any]], dtype: str, block: int = 0, strip: int = 0,
 ) -> Any:  # fmt: skip
     """Return a convolution by Winograd's algorithm as TE.
 
@@ -122,62 +122,103 @@ def winograd(
     block : int
         Channels of a block in what lies between, tiles of a block side by side, where data and result are so arranged;
         0: all channels of a tile side by side.
+    strip : int
+        Rows of tiles of a strip, which divides an image: what lies between has one strip after the other (each can be
+        computed on its own, see `ir.slices`). 0: planes of all tiles.
     """
     from tvm import te
 
     batch, rows, columns, channels = image
     filters, edge = int(weights.shape[2]), tile + WINDOW - 1
-    down, right = -(-rows // tile), -(-columns // tile)
+    tiles = _Tiles(batch, -(-rows // tile), -(-columns // tile), strip, block if isinstance(batch, int) else 0)
     a, b, _ = matrices(tile)
     back, there = constant(a.astype(dtype), "back"), constant(b.astype(dtype), "there")
     p, q = te.reduce_axis((0, edge), name="p"), te.reduce_axis((0, edge), name="q")
-    # The tiles of all images are the rows of one product; of a batch that is not known, image by image.
-    folded = isinstance(batch, int)
-    tiles = (batch * down * right,) if folded else (batch, down * right)
-    block = block if folded else 0
-
-    def of_tiles(name: str, first: int, channels: int, body: Callable[..., Any]) -> Any:
-        """Return a tensor of ``body(row, column, tile, channel)``."""  # TE names axes like parameters
-        if block:
-            extents: tuple[Any, ...] = channels // block, *tiles, block
-            made: Any = lambda x, y, o, t, v: body(x, y, (t,), o * block + v)  # noqa: E731
-        else:
-            extents = *tiles, channels
-            made = (lambda x, y, t, f: body(x, y, (t,), f)) if folded else (lambda x, y, n, t, f: body(x, y, (n, t), f))
-        return te.compute((first, first, *extents), made, name=name)
-
-    def element(tensor: Any, x: Any, y: Any, at: tuple[Any, ...], channel: Any) -> Any:
-        return tensor[(x, y, channel // block, *at, channel % block) if block else (x, y, *at, channel)]
 
     def transform(x: Any, y: Any, at: tuple[Any, ...], c: Any) -> Any:
-        *image, t = at
-        n, row = (t // (down * right), t // right % down) if folded else (image[0], t // right)
-        value = read(n, row * tile + p, t % right * tile + q, c)
+        n, row, column = tiles.image(at)
+        value = read(n, row * tile + p, column * tile + q, c)
         return te.sum(value * there[x, p] * there[y, q], axis=[p, q])
 
-    def of(n: Any, y: Any, x: Any) -> tuple[Any, ...]:
-        return (n * (down * right) + y * right + x,) if folded else (n, y * right + x)
-
-    moved = of_tiles("transformed", edge, channels, transform)
+    moved = tiles.tensor("transformed", edge, channels, transform)
+    block = tiles.block
     parts = [("ro", channels // block), ("ri", block)] if block else [("rc", channels)]
     terms = [te.reduce_axis((0, extent), name=name) for name, extent in parts]
     c = terms[0] * block + terms[1] if block else terms[0]
 
     def product(x: Any, y: Any, at: tuple[Any, ...], f: Any) -> Any:
-        return te.sum(element(moved, x, y, at, c) * weights[x, y, f, c], axis=terms)
+        return te.sum(tiles.element(moved, x, y, at, c) * weights[x, y, f, c], axis=terms)
 
-    multiplied = of_tiles("product", edge, filters, product)
+    multiplied = tiles.tensor("product", edge, filters, product)
     r, s = te.reduce_axis((0, edge), name="r"), te.reduce_axis((0, edge), name="s")
 
     def result(u: Any, v: Any, at: tuple[Any, ...], f: Any) -> Any:
-        return te.sum(element(multiplied, r, s, at, f) * back[r, u] * back[s, v], axis=[r, s])
+        return te.sum(tiles.element(multiplied, r, s, at, f) * back[r, u] * back[s, v], axis=[r, s])
 
     whole = rows % tile == 0 and columns % tile == 0
-    returned = None if whole else of_tiles("returned", tile, filters, result)
+    returned = None if whole else tiles.tensor("returned", tile, filters, result)
 
-    def pixel(*at: Any) -> Any:
-        n, y, x, f = place(*at)
-        square = of(n, y // tile, x // tile)
-        return result(y % tile, x % tile, square, f) if whole else element(returned, y % tile, x % tile, square, f)
+    def pixel(*index: Any) -> Any:
+        n, y, x, f = place(*index)
+        at = tiles.place(n, y // tile, x // tile)
+        return result(y % tile, x % tile, at, f) if whole else tiles.element(returned, y % tile, x % tile, at, f)
 
     return te.compute(tuple(shape), pixel, name="winograd")
+
+
+class _Tiles:
+    """The tiles of images, and tensors of a value for each point, tile and channel.
+
+    Tiles of all images are the rows of one product; of a batch that is not known, image by image; of strips, strip by
+    strip. The place of a tile is that of its strip, if any, and its number there.
+    """
+
+    def __init__(self, batch: Any, down: int, right: int, strip: int, block: int) -> None:
+        self.batch, self.down, self.right, self.strip, self.block = batch, down, right, strip, block
+        self.known = isinstance(batch, int)
+        #: Axes outside of the planes, and those inside: (name, extent).
+        self.outer = [("g", batch * down // strip)] if strip else []
+        self.inner = [("t", strip * right)] if strip else [("t", down * right)]
+        if not strip:
+            self.inner = [("t", batch * down * right)] if self.known else [("n", batch), *self.inner]
+
+    def image(self, at: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        """Return image, row and column of a tile."""
+        *before, t = at
+        if self.strip:
+            strips = self.down // self.strip
+            image, strip = (before[0] // strips, before[0] % strips) if self.batch > 1 else (0, before[0])
+            return image, strip * self.strip + t // self.right, t % self.right
+        if not self.known:
+            return before[0], t // self.right, t % self.right
+        return t // (self.down * self.right), t // self.right % self.down, t % self.right
+
+    def place(self, image: Any, row: Any, column: Any) -> tuple[Any, ...]:
+        """Return the place of a tile."""
+        if self.strip:
+            strips = self.down // self.strip
+            return image * strips + row // self.strip, row % self.strip * self.right + column
+        number = row * self.right + column
+        return (image * (self.down * self.right) + number,) if self.known else (image, number)
+
+    def tensor(self, name: str, points: int, channels: int, body: Callable[..., Any]) -> Any:
+        """Return a tensor of ``body(row, column, place, channel)``."""
+        from tvm import te
+
+        first, block = len(self.outer) + 2, self.block
+        inner = [("o", channels // block), *self.inner, ("v", block)] if block else [*self.inner, ("f", channels)]
+        axes = [*self.outer, ("x", points), ("y", points), *inner]
+
+        def made(*index: Any) -> Any:
+            *before, x, y = index[:first]
+            o, *inside, v = index[first:] if block else (0, *index[first:])
+            return body(x, y, (*before, *inside), o * block + v)
+
+        names = [axis for axis, _ in axes]
+        return te.compute([extent for _, extent in axes], made, name=name, varargs_names=names)
+
+    def element(self, tensor: Any, x: Any, y: Any, place: tuple[Any, ...], channel: Any) -> Any:
+        """Return an element of such a tensor."""
+        at, block = len(self.outer), self.block
+        first, last = ((channel // block,), channel % block) if block else ((), channel)
+        return tensor[(*place[:at], x, y, *first, *place[at:], last)]

@@ -56,6 +56,8 @@ def explain(
         f"{share(reached)} of the roofline, {bound_of(best.estimate, device)} bound",
     ]
     lines += [f"  {line}" for line in _splits(best)]
+    if count := best.plan.slices:
+        lines.append(f"  {count} slices: a core takes one through all nests, and keeps what lies between in its caches")
     for program, estimate in zip(best.plan.programs, best.estimate.programs, strict=True):
         lines += program_lines(expression, program, estimate, device)
     if isinstance(subject, Construction):
