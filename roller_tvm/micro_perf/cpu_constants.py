@@ -36,10 +36,10 @@ GATHERED_SLOTS = 2
 #: How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured on Zen 3,
 #: LLVM 10 and 22: 8 accumulators, just enough at a latency of 4 cycles and 2 a cycle, reach 92% of the peak).
 OVERLAP = 8
-#: The same for multiply-adds and loads that are both near their limit (measured on Zen 3, LLVM 10 and 22: 14 vectors
-#: with one load more take 1.28 of the multiply-adds' cycles, 7 with 8 loads 1.35; with vectors of 512 bits, LLVM 22: 28
-#: and 14 with one load more 1.09 and 1.12, with 16 and 9 loads 1.03 and 1.04).
-PORTS = 4
+#: The same for multiply-adds and loads that are both near their limit, by the bytes of a vector (measured on Zen 3,
+#: LLVM 10 and 22: 14 vectors with one load more take 1.28 of the multiply-adds' cycles, 7 with 8 loads 1.35; with
+#: vectors of 512 bits, LLVM 22: 28 and 14 with one load more 1.09 and 1.12, with 16 and 9 loads 1.03 and 1.04).
+PORTS = {16: 4, 32: 4, 64: 10}
 
 # --- LLVM's own vectors ----------------------------------------------------------------------------------------------
 #: Vectors that LLVM computes side by side in a loop that it vectorises itself; the rest of a row is computed one by

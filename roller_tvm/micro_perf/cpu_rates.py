@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ..device import DeviceSpec
 from ..device.known import estimate
-from .cpu_constants import CACHE_SHARE
+from .cpu_constants import CACHE_SHARE, PORTS
 from .geometry import Geometry
 
 
@@ -36,6 +36,7 @@ class CpuRates:
     scheduler: float = 0.0  # instructions that wait for operands
     fill_buffers: float = 0.0  # lines on their way into the nearest cache
     edge_vectors: bool = True  # of vectors over an edge, all but the last tile's are whole
+    ports: float = 4.0  # see `cpu_constants.PORTS`
 
     @classmethod
     def of(cls, device: DeviceSpec, geometry: Geometry) -> CpuRates:
@@ -66,5 +67,5 @@ def of_bytes(device: DeviceSpec, element_bytes: int) -> CpuRates:
         device.limits.stores_per_cycle or estimate("stores_per_cycle"), page,
         device.limits.page_walk_cycles or estimate("page_walk"), device.limits.broadcast_registers,
         device.limits.reorder_window or 0, estimate("scheduler"), estimate("in_flight") / device.far.line_bytes,
-        device.limits.lanes_checked is None,
+        device.limits.lanes_checked is None, PORTS.get(device.vector_bytes, max(PORTS.values())),
     )  # fmt: skip

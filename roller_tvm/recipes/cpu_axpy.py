@@ -115,7 +115,7 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
     entered = ROW_OVERHEAD if row >= LONG_LOOP else 0  # a shorter one LLVM writes out
     other = points * (entered + CALL * calls) + epilogue
-    return TileCost(use, points * busy, points * loads, frozenset(), 0.0, other)
+    return TileCost(use, points * busy, points * loads, frozenset(), 0.0, other, rates.ports)
 
 
 def lower_cpu_axpy(expression: TensorExpression, program: RProgram) -> list[Step]:
