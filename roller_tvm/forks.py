@@ -89,11 +89,21 @@ def deadly(function: Callable[[], object]) -> str:
 
 
 def _only(function: Callable[[], object]) -> NoReturn:
-    """Call a function: the whole life of a fork."""
-    try:
-        _silently()
+    """Call a function: the whole life of a fork.
+
+    In a thread of its own: where the function ends the process (LLVM does when the disk is full), what TVM keeps for
+    the thread that called kernels is not destroyed, which would wait for workers that a fork does not have.
+    """
+
+    def called() -> None:
         with contextlib.suppress(Exception):  # the parent sees it for itself
             function()
+
+    try:
+        _silently()
+        thread = threading.Thread(target=called)
+        thread.start()
+        thread.join()
     finally:
         os._exit(0)
 
