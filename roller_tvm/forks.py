@@ -91,8 +91,8 @@ def deadly(function: Callable[[], object]) -> str:
 def _only(function: Callable[[], object]) -> NoReturn:
     """Call a function: the whole life of a fork.
 
-    In a thread of its own: where the function ends the process (LLVM does when the disk is full), what TVM keeps for
-    the thread that called kernels is not destroyed, which would wait for workers that a fork does not have.
+    It gets a thread of its own. LLVM ends the process on a full disk; in the thread that called kernels, TVM would then
+    destroy its pool, and wait for workers: a fork has none.
     """
 
     def called() -> None:
