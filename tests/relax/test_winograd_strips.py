@@ -21,6 +21,7 @@ from roller_tvm.relax.pipeline import build, prepare  # noqa: E402
 from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te.numbering import PARALLEL  # noqa: E402
 from roller_tvm.te.winograd import transformed_weights  # noqa: E402
+from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
 from roller_tvm.tir.read import read_prim_func  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
@@ -45,31 +46,31 @@ def planned(conv, strip, block, tile):
     reading = read_prim_func(func, "winograd")
     found = construct(reading.expression, CPU, 40, Features.of_tensor_ir(CPU)).plans
     plan = next(ranked.plan for ranked in found if ranked.plan.slices)
-    return apply_steps_tir(func, reading, lower(plan)).mod, plan.slices
+    return func, apply_steps_tir(func, reading, lower(plan)), plan.slices
 
 
 @pytest.mark.parametrize("shape, strip, block, tile", KERNELS)
 def test_slices_compute_the_convolution(shape, strip, block, tile):
     conv, arrangement = convolution(*shape), Arrangement(block)
-    made, slices = planned(conv, strip, block, tile)
+    _, schedule, slices = planned(conv, strip, block, tile)
     assert slices == shape[0] * shape[3] // (tile * strip)
     x, w = values(*conv.data), values(*conv.weights)
     padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
     views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     wanted = arrangement.array(np.einsum("ncyxpq,ocpq->noyx", views, w, optimize=True))
     result = tvm.runtime.tensor(np.full(wanted.shape, np.nan, "float32"))
-    kernel = tvm.compile(made, "llvm")["main"]
+    kernel = tvm.compile(schedule.mod, "llvm")["main"]
     kernel(*map(tvm.runtime.tensor, (arrangement.array(x), transformed_weights(w, tile))), result)
     np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
 
 
 def test_a_core_keeps_one_slice():
     """One parallel loop, and inside of it memory for the tiles of one strip."""
-    made, slices = planned(convolution(2, 32, 48, 24, 16), 2, 16, 4)
+    _, schedule, slices = planned(convolution(2, 32, 48, 24, 16), 2, 16, 4)
     narrowed = tvm.transform.Sequential([
         transform.LowerInitBlock(), transform.PlanAndUpdateBufferAllocationLocation(),
         transform.ConvertBlocksToOpaque(), transform.CompactBufferAllocation(),
-    ])(made)  # fmt: skip
+    ])(schedule.mod)  # fmt: skip
     found, parallel = {}, []
     tvm_ffi.structural_walk(narrowed["main"].body, [
         (tvm.s_tir.SBlock, lambda block: found.update({b.name: list(map(int, b.shape)) for b in block.alloc_buffers})),
@@ -77,6 +78,13 @@ def test_a_core_keeps_one_slice():
     ])  # fmt: skip
     assert parallel == [slices]
     assert found["transformed"] == [1, 6, 6, 2, 8, 16] and found["product"] == [1, 6, 6, 3, 8, 16]
+
+
+def test_a_record_of_slices_is_replayed():
+    func, schedule, _ = planned(convolution(2, 32, 48, 24, 16), 2, 16, 4)
+    again = tvm.s_tir.Schedule(func)
+    tvm.s_tir.schedule.Trace.apply_json_to_schedule(schedule.trace.as_json(), again)
+    assert structurally_equal(again.mod["main"], schedule.mod["main"])
 
 
 def test_strips_that_are_offered():
