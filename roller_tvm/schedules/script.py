@@ -20,7 +20,7 @@ from ..roller.steps import STEPS, Step
 #: Kinds of commands -> the commands of each.
 KINDS = {
     "loops": ("split", "fuse", "reorder", "compute_at", "inline", "unroll", "unroll_limit", "unroll_compiled", "tile",
-              "store_at", "reverse_compute_at", "reverse_inline"),
+              "store_at", "reverse_compute_at", "reverse_inline", "merge"),
     "hardware": ("bind", "vectorize", "parallel", "tensorize", "store_vector"),
     "data": ("cache_read", "cache_write", "pack", "storage_align", "fragment", "rfactor", "matrices",
              "set_scope"),

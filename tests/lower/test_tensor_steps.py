@@ -13,7 +13,7 @@ from roller_tvm.planner.lower import lower, render, step_from_json
 from roller_tvm.roller.features import Features
 from roller_tvm.roller.loops import source_loops
 from roller_tvm.roller.steps import STEPS, TensorIrStep
-from roller_tvm.roller.tensor_steps import ReverseComputeAt, ReverseInline, SetScope
+from roller_tvm.roller.tensor_steps import Merge, ReverseComputeAt, ReverseInline, SetScope
 
 from ..plan.examples import tile
 
@@ -37,6 +37,7 @@ def test_steps_of_a_product(golden):
 
 def test_json_keeps_every_step_of_tensor_ir():
     others = (ReverseComputeAt("a", "b", "i"), ReverseInline("a"), SetScope("a", "shared"))  # of scripts alone
+    others = (*others, Merge("a", "slice", ("b", "c")))  # of CPUs' slices
     steps = (*lower(product()), *others)
     again = [step_from_json(data) for data in json.loads(json.dumps([s.to_json() for s in steps]))]
     assert tuple(again) == steps
