@@ -91,7 +91,7 @@ def _axes(expression: TensorExpression, stored: Collection[str]) -> dict[str, tu
 def _numbering(stage: Stage, index: Index, extent: int) -> tuple[str, ...]:
     """Return the spatial axes that number a dimension's elements one by one, outermost first; none if it is otherwise.
 
-    They are digits of the index: ``7*n + y`` of axes of 8 and 7 iterations.
+    They are digits of the index, in the order of the axes: ``7*n + y`` of axes of 8 and 7 iterations.
     """
     spatial = {axis.name: axis.extent for axis in stage.spatial}
     digits = sorted(index.terms, key=lambda term: -term[1])
@@ -102,7 +102,8 @@ def _numbering(stage: Stage, index: Index, extent: int) -> tuple[str, ...]:
         if stride != below:
             return ()
         below *= spatial[name]
-    return tuple(name for name, _ in digits) if below == extent else ()
+    found = tuple(name for name, _ in digits)
+    return found if below == extent and found == tuple(name for name in spatial if name in found) else ()
 
 
 def _one(expression: TensorExpression, axes: Mapping[str, tuple[str, ...]]) -> TensorExpression:

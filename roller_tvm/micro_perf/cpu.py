@@ -140,11 +140,11 @@ def inner_cycles(
     return points * each(busy, use.accumulators), points * loads / rates.loads
 
 
-def combined(one: Column, other: Column, norm: float) -> Column:
-    """Return the cycles of two parts that run side by side: the norm of this exponent, by how well they do."""
-    busiest, least = np.maximum(one, other), np.minimum(one, other)
+def combined(arithmetic: Column, loads: Column, ports: float) -> Column:
+    """Return the cycles of arithmetic and loads that run side by side; `ports` as in `CpuRates`."""
+    busiest, least = np.maximum(arithmetic, loads), np.minimum(arithmetic, loads)
     shares = np.divide(least, busiest, out=np.zeros_like(busiest, dtype=float), where=busiest > 0)
-    return busiest * each(lambda share: (1.0 + share**norm) ** (1 / norm), shares)
+    return busiest * each(lambda share: (1.0 + share**ports) ** (1 / ports), shares)
 
 
 def register_use(
@@ -381,23 +381,25 @@ def tiled_times(
             moved = entering(nest, at, tiles)
         cycles = moved / rate
         levels.append(LevelColumn(name, moved * number, moved * number / device.units / rate * rates.cycle))
+        if at == 0:
+            before = moved
+            continue
         if at == 1:
             # The nearest cache takes in lines while it is read. Measured on a Zen 5, tiles of 2 x 7 and 1 x 7 vectors
             # of 512 bits whose weights come from the second cache, 1.0 and 1.5 times the arithmetic: 1.46 and 1.39 of
             # the longer; of 256 bits, 0.28 and 0.47 times: 1.06 and 1.09. A sum of one tensor reads each line once.
             shared = np.sqrt(core * core + cycles * cycles)
             near = shared if len(g.operands) > 1 else core + EXPOSED * cycles
-        if at > 0:
-            if at > 1:
-                exposed = exposed + EXPOSED * cycles
-                exposed = exposed + nest.again(rates.caches[at - 1][1], tiles, moved) / rate
-            if at == 2:
-                # A core's own caches serve no later pass while lines come into them. Measured on two cores of an
-                # Emerald Rapids: 16 products of 16 rows by 512 x 512, of which memory delivers the weights in 0.51 ms,
-                # take 1.03, 0.84, 0.69 ms in tiles of 2, 4, 8 rows; a pass through the second cache takes 0.06.
-                cycles = cycles + np.maximum(0.0, before - moved) / rates.caches[at - 1][2]
-            bound = np.where(cycles > worst, 2 + at, bound)
-            worst = np.maximum(worst, cycles)
+        else:
+            exposed = exposed + EXPOSED * cycles
+            exposed = exposed + nest.again(rates.caches[at - 1][1], tiles, moved) / rate
+        if at == 2:
+            # A core's own caches serve no later pass while lines come into them. Measured on two cores of an Emerald
+            # Rapids: 16 products of 16 rows by 512 x 512, of which memory delivers the weights in 0.51 ms, take 1.03,
+            # 0.84, 0.69 ms in tiles of 2, 4, 8 rows; a pass through the second cache takes 0.06.
+            cycles = cycles + np.maximum(0.0, before - moved) / rates.caches[at - 1][2]
+        bound = np.where(cycles > worst, 2 + at, bound)
+        worst = np.maximum(worst, cycles)
         before = moved
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), near + exposed)
     step = np.maximum(cost.arithmetic, cost.loads) / points

@@ -33,7 +33,7 @@ from ..recipes.row_nests import row_nest
 from ..roller.alignment import summarise
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape, Store, partition, store_guarded, store_packed, store_rearranged
-from ..roller.rprogram import Plan, RProgram, SplitReduction
+from ..roller.rprogram import Plan, SplitReduction
 from .construction import Construction, RankedPlan
 from .portfolio import portfolio
 from .stage_groups import stage_groups
@@ -81,13 +81,14 @@ def construct(
     plans: list[Choice] = []
     for form in forms(expression, device, features):
         known: dict[NestShape, list[Candidate]] = {}  # what is stored beside a nest does not change it
+        planned, core = form.planned(device)
         for nests in form.cuts:
             for nest in nests:
                 if nest in known:
                     continue
-                planned, core = form.planned(device)
                 geometry = Geometry.of(planned, nest.anchor, nest.inlined, nest.output)
-                ranked, eps = nest_programs(Context(geometry, core, nest, 0.0, features, report), top)
+                slices = form.slices.trips(form.expression.stage(nest.anchor)) if form.slices is not None else {}
+                ranked, eps = nest_programs(Context(geometry, core, nest, 0.0, features, report, slices), top)
                 used_eps = max(used_eps, eps)
                 if not ranked:
                     break
@@ -125,7 +126,7 @@ class Choice:
 
     def plan(self, device: DeviceSpec) -> RankedPlan:
         """Make the plan, and its estimate."""
-        programs = tuple(self.form.sliced(c.pair[0]) for c in self.candidates)
+        programs = tuple(c.pair[0] for c in self.candidates)
         plan = Plan(self.form.expression, device.name, programs, self.form.splits)
         estimates = (c.pair[1] for c in self.candidates)
         if (slices := self.form.slices) is not None:
@@ -137,6 +138,8 @@ def fitting(ctx: Context) -> tuple[list[Recipe], list[Recipe]]:
     """Return the recipes that suit a nest, and those to try if none of these finds a program."""
     fits: dict[Recipe, Fit] = {}
     for recipe in RECIPES.values():
+        if ctx.slices and not recipe.takes_slices(ctx):
+            continue
         with _others_go_on(recipe, ctx):
             fits[recipe] = recipe.applies(ctx)
     return [r for r, fit in fits.items() if fit is Fit.YES], [r for r, fit in fits.items() if fit is Fit.LAST_RESORT]
@@ -195,13 +198,6 @@ class Form:
     def planned(self, device: DeviceSpec) -> tuple[TensorExpression, DeviceSpec]:
         """Return the expression that the nests are planned for, and its device: one slice is one core's."""
         return (self.expression, device) if self.slices is None else (self.slices.one, replace(device, units=1))
-
-    def sliced(self, program: RProgram) -> RProgram:
-        """Return a program of one slice as one of all of them."""
-        if self.slices is None:
-            return program
-        trips = self.slices.trips(self.expression.stage(program.anchor))
-        return replace(program, choices=(*program.choices, *((f"slice:{axis}", n) for axis, n in trips.items())))
 
 
 def forms(expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> Iterator[Form]:

@@ -56,6 +56,9 @@ class CpuTiled(CpuRecipe):
     staged = "copied together, what a register tile reads at a time"
     covers = True
 
+    def takes_slices(self, ctx: Context) -> bool:
+        return ctx.geometry.axes[: len(ctx.slices)] == tuple(ctx.slices)  # its loops stand in the order of the axes
+
     def construct(self, ctx: Context, top: int) -> list[Candidate]:
         found = [c for reading in readings_of(ctx) for c in self.of_reading(reading, top)]
         return sorted(found, key=lambda c: c.seconds)

@@ -190,6 +190,9 @@ class CpuUnrolled(CpuRecipe):
     says = "a product with constant matrices, unrolled for one vector"
     suits = {Kind.CONSTANTS: Fit.YES}
 
+    def takes_slices(self, ctx: Context) -> bool:
+        return True  # the loops over them stand first, wherever the axes do
+
     def construct(self, ctx: Context, top: int) -> Ranked:
         return construct_unrolled(ctx, top)
 

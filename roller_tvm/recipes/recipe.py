@@ -87,6 +87,9 @@ class Context:
         Abilities of the schedules beyond loops.
     report : Report
         Shared by contexts that are made of this one.
+    slices : mapping of str to int
+        Where the nest is one slice of several (`ir.slices`): its axes that number them, outermost first, and their
+        trips.
     """
 
     geometry: Geometry
@@ -95,6 +98,7 @@ class Context:
     eps: float = 0.0
     features: Features = NO_FEATURES
     report: Report = field(default_factory=Report)
+    slices: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def kind(self) -> Kind:
@@ -136,8 +140,9 @@ class Context:
     def program(
         self, recipe: str, tiles: tuple[RTile, ...], choices: tuple[tuple[str, int], ...], staged: tuple[str, ...] = ()
     ) -> RProgram:
-        """Return an rProgram of this nest."""
+        """Return an rProgram of this nest; of a slice, as one of all slices."""
         nest = self.nest
+        choices = (*choices, *((f"slice:{axis}", trips) for axis, trips in self.slices.items()))
         return RProgram(recipe, nest.anchor, nest.output, tiles, nest.inlined, staged, choices)
 
 
@@ -169,6 +174,10 @@ class Recipe(ABC):
     @abstractmethod
     def applies(self, ctx: Context) -> Fit:
         """Return whether the recipe suits a nest."""
+
+    def takes_slices(self, ctx: Context) -> bool:
+        """Return whether a nest's parallel loop goes through its slices first, as their merged loop needs it."""
+        return False
 
     @abstractmethod
     def construct(self, ctx: Context, top: int) -> Sequence[Candidate | Pair]:

@@ -178,9 +178,10 @@ class _Tiles:
         self.known = isinstance(batch, int)
         #: Axes outside of the planes, and those inside: (name, extent).
         self.outer = [("g", batch * down // strip)] if strip else []
-        self.inner = [("t", strip * right)] if strip else [("t", down * right)]
-        if not strip:
-            self.inner = [("t", batch * down * right)] if self.known else [("n", batch), *self.inner]
+        if strip:
+            self.inner = [("t", strip * right)]
+        else:
+            self.inner = [("t", batch * down * right)] if self.known else [("n", batch), ("t", down * right)]
 
     def image(self, at: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         """Return image, row and column of a tile."""

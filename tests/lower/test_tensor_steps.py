@@ -36,9 +36,8 @@ def test_steps_of_a_product(golden):
 
 
 def test_json_keeps_every_step_of_tensor_ir():
-    others = (ReverseComputeAt("a", "b", "i"), ReverseInline("a"), SetScope("a", "shared"))  # of scripts alone
-    others = (*others, Merge("a", "slice", ("b", "c")))  # of CPUs' slices
-    steps = (*lower(product()), *others)
+    scripts = (ReverseComputeAt("a", "b", "i"), ReverseInline("a"), SetScope("a", "shared"))
+    steps = (*lower(product()), *scripts, Merge("a", "slice", ("b", "c")))
     again = [step_from_json(data) for data in json.loads(json.dumps([s.to_json() for s in steps]))]
     assert tuple(again) == steps
     ours = {kind for kind in STEPS.values() if issubclass(kind, TensorIrStep)}

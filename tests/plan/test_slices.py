@@ -65,6 +65,16 @@ def test_what_reads_other_slices_has_none(at):
     assert slices_of(changed(expression, "winograd", reads=reads), stored(expression)) is None
 
 
+def test_slices_stand_in_the_order_of_the_axes():
+    """Of a result whose images are its inner number, a loop over images first goes through other slices."""
+    expression = strips()
+    last = expression.stage("winograd")
+    product, *rest = last.reads
+    swapped = Index.of({"i2.o": 2, "i0": 1})  # numbers all eight, the images of a row of pixels side by side
+    reads = (replace(product, indices=(swapped, *product.indices[1:])), *rest)
+    assert slices_of(changed(expression, "winograd", reads=reads), stored(expression)) is None
+
+
 @pytest.mark.parametrize("expression", [
     softmax(shape=(64, 1000)), operator("matmul", m=64, n=64, k=64),
     operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3, bias=1),

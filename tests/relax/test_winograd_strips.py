@@ -64,6 +64,28 @@ def test_slices_compute_the_convolution(shape, strip, block, tile):
     np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_slices_of_another_operator(turned):
+    """Products whose sums of columns follow: slice by slice where the slices number the outermost rows of both."""
+    a, b = te.placeholder((8, 16, 32), name="a"), te.placeholder((32, 48), name="b")
+    k, i = te.reduce_axis((0, 32), name="k"), te.reduce_axis((0, 16), name="i")
+    m = te.compute((8, 16, 48), lambda n, y, x: te.sum(a[n, y, k] * b[k, x], axis=k), name="m")
+    shape, place = ((48, 8), lambda x, n: (n, x)) if turned else ((8, 48), lambda n, x: (n, x))
+    last = te.compute(shape, lambda *at: te.sum(m[place(*at)[0], i, place(*at)[1]], axis=i), name="last")
+    func = te.create_prim_func([a, b, last])
+    reading = read_prim_func(func, "sums")
+    found = construct(reading.expression, CPU, 40, Features.of_tensor_ir(CPU)).plans
+    sliced = [ranked.plan for ranked in found if ranked.plan.slices]
+    assert bool(sliced) != turned and found
+    x, w = values(8, 16, 32), values(32, 48)
+    wanted = np.einsum("nyk,kx->xn" if turned else "nyk,kx->nx", x, w)
+    plan = sliced[0] if sliced else found[0].plan
+    result = tvm.runtime.tensor(np.full(wanted.shape, np.nan, "float32"))
+    kernel = tvm.compile(apply_steps_tir(func, reading, lower(plan)).mod, "llvm")["main"]
+    kernel(*map(tvm.runtime.tensor, (x, w)), result)
+    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_a_core_keeps_one_slice():
     """One parallel loop, and inside of it memory for the tiles of one strip."""
     _, schedule, slices = planned(convolution(2, 32, 48, 24, 16), 2, 16, 4)
