@@ -26,6 +26,8 @@ BARRIER = 0.3e-6
 INSTRUCTIONS = {
     "fma": 1.0, "mul": 1.0, "add": 1.0, "cmp": 1.0, "cast": 1.0, "div": 8.0, "exp": 20.0, "sqrt": 16.0, "special": 0.0,
 }  # fmt: skip
+#: Instructions of a step that adds (or compares) the halves of a vector, and the most lanes that are merged so.
+HALVED, MERGED_LANES = 2, 64
 #: Cycles of log, sin and the like, an element: calls, whatever the vectors around them (measured: 5 to 12).
 CALL = 8.0
 #: Load slots that one element behind a bounds check costs.

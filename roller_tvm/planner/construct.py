@@ -27,7 +27,7 @@ from ..recipes import RECIPES
 from ..recipes.dilated_nests import divides, turned
 from ..recipes.gpu_tile_candidates import near_divisor
 from ..recipes.gpu_transpose import turns
-from ..recipes.lane_nests import lane_nests, lane_splits, merge_splits
+from ..recipes.lane_nests import chain_splits, lane_nests, lane_splits, merge_splits
 from ..recipes.recipe import Candidate, Context, Fit, Recipe, Report
 from ..recipes.row_nests import row_nest
 from ..roller.alignment import summarise
@@ -105,6 +105,9 @@ def construct(
     chosen = portfolio(plans, top, lambda p: p.seconds, lambda p: p.heaviest.kernel)
     found = tuple(choice.plan(device) for choice in chosen)
     return Construction(found, report.rejections, used_eps, report.considered)
+
+
+Splits = tuple[SplitReduction, ...]
 
 
 @dataclass(frozen=True)
@@ -214,14 +217,14 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
-    split: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
+    split: list[tuple[TensorExpression, Splits]] = [(expression, ())]
     lanes = lane_splits(expression, device, features.uneven_lanes) if device.kind == "cpu" else ()
     merged = merge_splits(lanes)
     if lanes:
-        split.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
+        split.append(_split_by(expression, lanes))
     else:
         parts = _core_splits if device.kind == "cpu" else _part_splits
-        split += [(s.apply(expression), (s,)) for s in parts(expression, device)]
+        split += [_split_by(expression, (s,)) for s in parts(expression, device)]
     # Turning a tile asks for a box of the axes as they are, which fused ones are not.
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
         split.append((plain, ()))
@@ -237,13 +240,21 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
             cuts[nests] = None
             if store is store_packed and (fused := turned(form, nests)) is not None:
                 cuts[fused] = None
-        if device.kind != "ipu" and (rows := row_nest(form)) is not None:
-            cuts[(rows,)] = None
         yield Form(form, splits, tuple(cuts))
+    if lanes:  # in rows, of several vectors
+        split[-1] = _split_by(expression, chain_splits(expression, lanes))
+    for form, splits in split if device.kind != "ipu" else ():
+        if (rows := row_nest(form)) is not None:
+            yield Form(form, splits, ((rows,),))
     if merged:
-        form = reduce(lambda e, s: s.apply(e), merged, expression)
+        form, _ = _split_by(expression, merged)
         cut = dict.fromkeys(partition(form, store) for store in stores)
         yield Form(form, merged, tuple(lane_nests(form, nests) for nests in cut))
+
+
+def _split_by(expression: TensorExpression, splits: Splits) -> tuple[TensorExpression, Splits]:
+    """Return an expression with its reductions split, and the splits."""
+    return reduce(lambda e, split: split.apply(e), splits, expression), splits
 
 
 def _core_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from math import ceil, gcd, prod
+from math import ceil, gcd, log2, prod
 
 import numpy as np
 
@@ -34,7 +34,16 @@ from ..micro_perf.cpu import (
     prologue_slots,
 )
 from ..micro_perf.cpu_caches import may_scatter, stored_bytes, stream_cycles, touched_bytes
-from ..micro_perf.cpu_constants import CALL, EXPOSED, GATHERED_SLOTS, GUARDED_LOADS, RUN_START, STAGE_OVERHEAD
+from ..micro_perf.cpu_constants import (
+    CALL,
+    EXPOSED,
+    GATHERED_SLOTS,
+    GUARDED_LOADS,
+    HALVED,
+    MERGED_LANES,
+    RUN_START,
+    STAGE_OVERHEAD,
+)
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
@@ -246,22 +255,40 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
     slots = vector_slots(1, vector) / vectorised if short else 1 / vectorised
     gathered = GATHERED_SLOTS if vectorised > 1 else 1
     shares = [share_read(op, g.extents) for op in g.operands]
-    loads = sum(points * share * (slots if c else gathered) for c, share in zip(contiguous, shares, strict=True))
+    row = 1 if last is None else g.extents[last]
+    loads = sum(
+        points * share * (slots if c else gathered) if op in inner else points / row
+        for op, c, share in zip(g.operands, contiguous, shares, strict=True)
+    )
     guards = sum(  # one check a vector, or one an element that is loaded alone
         points * share * (1 if last is not None and cuts(op, last, vector) else GUARDED_LOADS / vectorised)
         for op, share in zip(g.operands, shares, strict=True) if op.guarded
     )  # fmt: skip
     calls = points * calls_of(g.stage.ops, *(op.functions for op in inner))
     calls += outputs * calls_of(g.epilogue_functions)
-    arithmetic = points / vectorised * per_point
+    arithmetic, waits = points / vectorised * per_point, points / vectorised if g.reduce else 0.0
+    if merges_lanes(g, vector):
+        lanes = points // outputs
+        halves = outputs * log2(lanes)
+        arithmetic = waits = HALVED * halves
+        loads = outputs * max(1, lanes / rates.lanes)
     after = outputs * ((vector.bit_count() if short else 1) + epilogue_slots(g)) / vectorised
     return Cycles(
         guards + arithmetic / rates.fma + loads / rates.loads + after + (reloads(g, rates) if along is None else 0.0),
         calls * CALL,
-        points / vectorised * rates.latency if g.reduce else 0.0,  # one accumulator at a time
+        waits * rates.latency,  # one accumulator at a time
         outputs / vectorised if g.reduce else 0.0,
         arithmetic + loads + after + calls * CALL * rates.fma,
     )
+
+
+def merges_lanes(geometry: Geometry, vector: int) -> bool:
+    """Return whether each result merges lanes that lie side by side, which are added in halves (`codegen.rewrites`)."""
+    g, terms = geometry, [i for i in geometry.reduce if geometry.extents[i] > 1]
+    if vector > 1 or len(terms) != 1 or len(g.operands) != 1 or g.stage.dtype != "float32":
+        return False
+    lanes = g.extents[terms[0]]
+    return lanes.bit_count() == 1 and lanes <= MERGED_LANES and g.operands[0].stride_of(terms[0]) == 1
 
 
 def cuts(operand: Operand, axis: int, vector: int) -> bool:

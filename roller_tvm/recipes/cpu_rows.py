@@ -24,9 +24,10 @@ from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.loops import fuse, open_parts
 from ..roller.rprogram import RProgram
-from ..roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Step, Vectorize
+from ..roller.steps import ComputeAt, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_direct import stage_cycles, streamed
 from .kinds import Kind
+from .lane_nests import CHAINS
 from .recipe import Context, CpuRecipe, Fit, Ranked
 from .row_nests import RowNest
 
@@ -40,9 +41,9 @@ def construct_rows(ctx: Context, top: int) -> Ranked:
     vectors = {name: row_vector(expression.stage(name), nest, ctx.device, g) for name in stages}
     rows = prod(a.extent for a in expression.stage(nest.output).spatial[: nest.rows])
     row = tuple(1 if n < nest.rows else e for n, e in enumerate(g.extents))
-    inner = tuple(
-        vectors[nest.anchor] or 1 if i == g.vector_axis else 1 if i in g.spatial_set else e for i, e in enumerate(row)
-    )
+    own = vectors[nest.anchor] or 1
+    own = row[g.vector_axis] if g.vector_axis is not None and side_by_side(g.stage, row[g.vector_axis], own) else own
+    inner = tuple(own if i == g.vector_axis else 1 if i in g.spatial_set else e for i, e in enumerate(row))
     tiles = (ctx.rtile("l2", row), ctx.rtile("register", inner))
     found = []
     for parallel in (True, False)[rows == 1 :]:
@@ -74,6 +75,11 @@ def row_vector(stage: Stage, nest: RowNest, device: DeviceSpec, geometry: Geomet
     while lanes > 2 and own.extents[last] % lanes:
         lanes //= 2
     return lanes if own.extents[last] % lanes == 0 and lanes > 2 else 0
+
+
+def side_by_side(stage: Stage, extent: int, vector: int) -> bool:
+    """Return whether a row's sums are several vectors, but few enough to grow side by side in registers."""
+    return bool(stage.reduce) and vector < extent <= CHAINS[0] * vector
 
 
 def rows_estimate(
@@ -138,6 +144,10 @@ def _in_vectors(stage: Stage, program: RProgram) -> list[Step]:
         spatial[at] = f"{last}.o"
     else:
         del spatial[at]
+    if side_by_side(stage, stage.spatial[at].extent, vector):
+        several = spatial.pop(at)
+        reduce = [*reduce, several]
+        steps.append(Unroll(stage.name, several))
     steps.append(Reorder(stage.name, (*spatial, *reduce, inner)))
     steps.append(Vectorize(stage.name, inner))
     return steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import DeviceSpec
 from ..ir import Stage, TensorExpression
@@ -14,6 +14,8 @@ from ..roller.rprogram import SplitReduction
 
 # Fewer lanes than this save no time.
 FEWEST_LANES = 4
+# Vectors of sums side by side in a row, of float32 alone, whose lanes are merged in halves (`codegen.rewrites`).
+CHAINS = (4, 2)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,24 @@ def merge_splits(lanes: tuple[SplitReduction, ...]) -> tuple[SplitReduction, ...
         found.append(split)
         if split.parts // FEWEST_LANES + FEWEST_LANES < split.parts:
             found.append(SplitReduction(split.stage, f"{split.axis}.p", FEWEST_LANES, True))
+    return tuple(found)
+
+
+def chain_splits(expression: TensorExpression, lanes: tuple[SplitReduction, ...]) -> tuple[SplitReduction, ...]:
+    """Return the splits with the lanes of several vectors, for rows: additions to one vector wait for one another.
+
+    Examples
+    --------
+    >>> from roller_tvm.ir.operators import softmax
+    >>> [str(s) for s in chain_splits(softmax(shape=(64, 1024)), (SplitReduction("sum", "k", 16, True),))]
+    ['split sum.k in 64 lanes']
+    """
+    found: list[SplitReduction] = []
+    for split in lanes:
+        stage = expression.stage(split.stage)
+        length = next(a.extent for a in stage.reduce if a.name == split.axis)
+        several = (n for n in CHAINS if length % (n * split.parts) == 0 and stage.dtype == "float32")
+        found.append(replace(split, parts=next(several, 1) * split.parts))
     return tuple(found)
 
 

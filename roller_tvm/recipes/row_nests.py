@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..ir import Index, Stage, TensorExpression
-from ..ir.pattern import is_product
 from ..roller.partition import NestShape
 
 #: Least operations per point for which a stage is kept in the nearest cache instead of being computed twice.
@@ -40,7 +39,7 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
     (('max', 'exp', 'sum'), 'norm', 1)
     """
     if len(expression.outputs) != 1 or any(
-        is_product(s) or s.combiner == "other" or s.indivisible or s.results > 1 for s in expression.stages
+        _reuses(s) or s.combiner == "other" or s.indivisible or s.results > 1 for s in expression.stages
     ):
         return None
     output = expression.outputs[0]
@@ -53,6 +52,12 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
     if anchor.name in inlined:
         return None
     return RowNest(anchor.name, output.name, inlined, tuple(s.name for s in kept), rows)
+
+
+def _reuses(stage: Stage) -> bool:
+    """Return whether some results of a reduction share its terms, as those of products do: they need tiles of both."""
+    own, terms = ({a.name for a in axes if a.extent > 1} for axes in (stage.spatial, stage.reduce))
+    return any(terms & read.axes and own - read.axes for read in stage.reads)
 
 
 def _worth_keeping(expression: TensorExpression, stage: Stage) -> bool:

@@ -335,9 +335,11 @@ def test_rows_of_no_vectors_are_the_compilers():
         return stage_cycles(geometry, CpuRates.of(spec, geometry), 0).instructions / width
 
     assert cycles(997) < 1.2 * cycles(992) and 1.5 * cycles(32) < cycles(31) < 3 * cycles(32)
-    geometry, _ = geometry_of("reduce_sum", shape=(997, 64), axis=(1,))
+    geometry, _ = geometry_of("reduce_sum", shape=(997, 60), axis=(1,))
     rates = CpuRates.of(spec, geometry)
     assert stage_cycles(geometry, rates, 0).chain == geometry.stage.points * rates.latency
+    merged, _ = geometry_of("reduce_sum", shape=(997, 64), axis=(1,))  # in halves: a shuffle and an addition each
+    assert stage_cycles(merged, rates, 0).chain == 997 * 6 * 2 * rates.latency
 
 
 def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
-from roller_tvm.ir.operators import matmul, operator, softmax
+from roller_tvm.ir.operators import layer_norm, matmul, operator, softmax
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
-from roller_tvm.recipes.lane_nests import lane_splits
+from roller_tvm.recipes.lane_nests import chain_splits, lane_splits
 from roller_tvm.recipes.row_nests import row_nest
 
 from .devices import device
@@ -55,7 +55,15 @@ def test_a_softmax_over_the_first_axis_is_one_row():
     assert row_nest(softmax(shape=(6, 40), axis=(0,))).rows == 0
 
 
-@pytest.mark.parametrize("expression", [matmul(m=8, n=8, k=8), operator("relu", shape=(4, 4))], ids=str)
+def test_layer_norm_keeps_a_sum_and_that_of_squares():
+    nest = row_nest(layer_norm(shape=(6, 40)))
+    assert len(nest.kept) == 2 and nest.rows == 1
+
+
+@pytest.mark.parametrize("expression", [
+    matmul(m=8, n=8, k=8), operator("relu", shape=(4, 4)), operator("dense", m=1, n=8, k=8),
+    operator("depthwise_conv2d_nchw", n=1, c=4, h=8, w=8, k=3, padding=1),
+], ids=str)  # fmt: skip
 def test_products_and_elementwise_operators_have_no_rows(expression):
     assert row_nest(expression) is None
 
@@ -64,6 +72,21 @@ def test_products_and_elementwise_operators_have_no_rows(expression):
 def test_lanes_divide_the_row(width, lanes):
     found = {s.stage: s.parts for s in lane_splits(softmax(shape=(64, width)), device("avx512"))}
     assert found == ({} if lanes is None else {"max": lanes, "sum": lanes})
+
+
+@pytest.mark.parametrize("width, lanes, dtype", [
+    (1024, 64, "float32"), (96, 32, "float32"), (48, 16, "float32"), (1000, 8, "float32"), (1024, 32, "float16"),
+])  # fmt: skip
+def test_rows_take_several_vectors_of_lanes(width, lanes, dtype):
+    expression = softmax(shape=(64, width), dtype=dtype)
+    splits = lane_splits(expression, device("avx512"))
+    assert {split.parts for split in chain_splits(expression, splits)} == {lanes}
+
+
+def test_a_layer_norm_on_a_cpu_and_on_a_gpu_is_one_nest():
+    for name, recipe in (("avx512", "cpu.rows"), ("a100", "gpu.rows")):
+        (program,) = construct(layer_norm(shape=(128, 768)), device(name)).best.plan.programs
+        assert program.recipe == recipe
 
 
 def test_many_rows_run_in_parallel_and_a_short_one_on_the_calling_thread():

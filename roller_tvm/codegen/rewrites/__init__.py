@@ -27,9 +27,9 @@ from .wide_indices import with_wide_indices
 REWRITES: dict[str, Callable[..., Any]] = {
     "neighbouring_lanes": with_neighbouring_lanes,
     "edge_vectors": with_edge_vectors,
-    "prefetch": with_prefetch,
     "residuals": with_residuals_asked,
     "rows": with_rows_asked,
+    "prefetch": with_prefetch,  # whose addresses the one before would take for reads
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
     "merged_lanes": with_merged_lanes,

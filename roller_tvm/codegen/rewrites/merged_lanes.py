@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...micro_perf.cpu_constants import MERGED_LANES
 from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import (
@@ -24,8 +25,8 @@ from ..flat import (
 )
 from ..vector_functions import MERGED
 
-#: Lanes from which halves take less time than one lane after the other, and those of the longest vector in a plan.
-FEWEST_LANES, MOST_LANES = 4, 64
+#: Lanes from which halves take less time than one lane after the other.
+FEWEST_LANES = 4
 _FLOAT = "float32"
 
 
@@ -52,7 +53,7 @@ def _merged(loop: Any, memory: Memory, named: dict[int, Any], dialect: Dialect) 
     function = MERGED.get(kind_of(store.value))
     if function is None or not lanes or lanes & (lanes - 1) or number_of(loop.min) != 0:
         return None
-    if not FEWEST_LANES <= lanes <= MOST_LANES:
+    if not FEWEST_LANES <= lanes <= MERGED_LANES:
         return None
     total, own = store.value.a, store.value.b
     if not (is_load(total) and is_load(own)) or dtype_of_node(total) != _FLOAT or dtype_of_node(own) != _FLOAT:
