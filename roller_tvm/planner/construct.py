@@ -44,6 +44,8 @@ REGISTER_OUTPUTS = 64
 # Blocks of a split reduction on a unit: one is enough to use it, a few hide each other's latency.
 BLOCKS_PER_UNIT = 4
 
+Splits = tuple[SplitReduction, ...]
+
 
 def construct(
     expression: TensorExpression, device: DeviceSpec, top: int = 10, features: Features = NO_FEATURES
@@ -105,9 +107,6 @@ def construct(
     chosen = portfolio(plans, top, lambda p: p.seconds, lambda p: p.heaviest.kernel)
     found = tuple(choice.plan(device) for choice in chosen)
     return Construction(found, report.rejections, used_eps, report.considered)
-
-
-Splits = tuple[SplitReduction, ...]
 
 
 @dataclass(frozen=True)
@@ -241,9 +240,8 @@ def forms(expression: TensorExpression, device: DeviceSpec, features: Features =
             if store is store_packed and (fused := turned(form, nests)) is not None:
                 cuts[fused] = None
         yield Form(form, splits, tuple(cuts))
-    if lanes:  # in rows, of several vectors
-        split[-1] = _split_by(expression, chain_splits(expression, lanes))
-    for form, splits in split if device.kind != "ipu" else ():
+    in_rows = [split[0], _split_by(expression, chain_splits(expression, lanes))] if lanes else split
+    for form, splits in in_rows if device.kind != "ipu" else ():
         if (rows := row_nest(form)) is not None:
             yield Form(form, splits, ((rows,),))
     if merged:

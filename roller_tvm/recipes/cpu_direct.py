@@ -269,8 +269,7 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
     arithmetic, waits = points / vectorised * per_point, points / vectorised if g.reduce else 0.0
     if merges_lanes(g, vector):
         lanes = points // outputs
-        halves = outputs * log2(lanes)
-        arithmetic = waits = HALVED * halves
+        arithmetic = waits = HALVED * outputs * log2(lanes)
         loads = outputs * max(1, lanes / rates.lanes)
     after = outputs * ((vector.bit_count() if short else 1) + epilogue_slots(g)) / vectorised
     return Cycles(

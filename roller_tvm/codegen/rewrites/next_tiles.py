@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from ...device.known import estimate
 from ...te.numbering import PARALLEL, dtype_of_node
 from ..flat import Memory, Sum, access_of, children, kind_of, loads_of, number_of, statements
-from .prefetch_panels import element_bytes
+from .prefetch_panels import element_bytes, elements_of
 
 #: Most lines that a tile asks for at once: as many as there are registers in the largest tiles.
 LINES_ASKED = 32
@@ -22,8 +21,7 @@ LINES_ASKED = 32
 
 def is_large(buffer: Any) -> bool:
     """Return whether no core's caches keep a tensor."""
-    extents = [number_of(extent) or 0 for extent in buffer.shape]
-    return prod(extents) * element_bytes(buffer) > int(estimate("l2_largest"))
+    return elements_of(buffer) * element_bytes(buffer) > int(estimate("l2_largest"))
 
 
 @dataclass(frozen=True)

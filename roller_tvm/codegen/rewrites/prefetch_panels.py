@@ -171,7 +171,7 @@ class Reads:
     def all_elements(self) -> bool:
         """Return whether the loops read as many elements as the tensor has."""
         trips = (number_of(loop.extent) or 0 for loop in self.loops if self.start.of(loop.loop_var))
-        return self.width * prod(trips) == prod(number_of(extent) or 0 for extent in self.buffer.shape)
+        return self.width * prod(trips) == elements_of(self.buffer)
 
 
 def vector_reads(body: Any) -> Iterator[Reads]:
@@ -284,6 +284,11 @@ def _in_all_passes(loop: Any, passed: Any, size: int, trips: int, tir: Any) -> A
     step = tir.floordiv(each + passes - 1, passes)
     last = tir.floordiv(each + step - 1, step) - 1  # later passes ask for nothing new
     return step * (tir.min(loop.loop_var, last) * const(trips) + passed)
+
+
+def elements_of(buffer: Any) -> int:
+    """Return the elements of a buffer; 0 if its extents are not known."""
+    return prod(number_of(extent) or 0 for extent in buffer.shape)
 
 
 def element_bytes(buffer: Any) -> int:
