@@ -1,14 +1,14 @@
-"""ConnectTiles: calls whose results are large and read once become one kernel that keeps them in the cache.
+"""ConnectTiles: calls whose large results no others read become one kernel that keeps them in the cache.
 
 As in Welder (OSDI'23), operators are connected by their tiles: a parallel loop goes over blocks of the axes that they
 share (`tir.shared_axes`). In a block all of them are computed, one after the other, each as planned for one core and
 the block's extents. Their results are as large as a block and never leave the core's cache. Attention is such a chain:
-scores, softmax, product. Which calls are connected, and in which blocks, follows from the predicted times alone.
+scores, softmax, product; so is a norm of channels, whose mean two calls read. Which calls are connected, and in which blocks, follows from the predicted times alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -49,8 +49,6 @@ GAIN = 1.1
 EAGER = 1 / FEWER
 #: Least bytes between the calls, in those that they read and write beside: what connecting them saves, at most.
 BETWEEN = 0.5
-#: Fewest elements of a block along the axis that is cut.
-ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -218,33 +216,26 @@ class ConnectTiles:
 
     def _chains(self, block: Block, kept: bool) -> Iterator[_Found]:
         """Yield the chains of a block, no two with a call in common."""
-        readers: dict[str, list[Call | None]] = {}
-        for bound in block.bounds:
-            for tensor in set(bound.reads):
-                readers.setdefault(tensor, []).append(bound.call)
+        readers: dict[str, set[int]] = {}
+        for n, bound in enumerate(block.bounds):
+            for tensor in bound.reads:
+                readers.setdefault(tensor, set()).add(n)
         taken: set[str] = set()
-        for bound in block.bounds:
-            call, calls = bound.call, list[Call]()
-            while call is not None and call.name not in taken and not call.effect and len(calls) < CALLS:
-                if len(call.writes) > 1 or call.function in self.without:
-                    break
-                calls.append(call)
-                if call.writes[0] in block.kept or len(readers.get(call.writes[0], ())) != 1:
-                    break
-                call = readers[call.writes[0]][0]
-            for length in range(len(calls), 1, -1):  # the longest first: each that is connected saves its passing
-                if (found := self._chain(calls[:length], kept)) is not None:
+
+        def usable(call: Call) -> bool:
+            return not (call.effect or len(call.writes) > 1 or call.name in taken or call.function in self.without)
+
+        for n in range(len(block.bounds)):
+            groups = list(_groups(block, n, readers, usable))
+            for calls in reversed(groups):  # the longest first: each that is connected saves its passing
+                if (found := self._chain(calls, kept)) is not None:
                     taken.update(one.name for one in found.calls)
                     yield found
                     break
 
     def _chain(self, calls: Sequence[Call], kept: bool) -> _Found | None:
         """Return calls as a chain if that is predicted to pay; with `kept`, if that was chosen."""
-        if any(len(call.writes) != 1 for call in calls):  # a split, whose parts others read
-            return None
         passed = [call.writes[0] for call in calls[:-1]]
-        if any(call.reads.count(t) != 1 for call, t in zip(calls[1:], passed, strict=True)):
-            return None
         reads = tuple(dict.fromkeys(t for call in calls for t in call.reads if t not in passed))
         # Chains that differ in their tensors alone are one kernel.
         names = {t: n for n, t in enumerate([*passed, *reads, calls[-1].writes[0]])}
@@ -313,7 +304,7 @@ class ConnectTiles:
         """
         *outer, last = shared.extents
         sizes = [last // n for n in range(1, last + 1) if last % n == 0]
-        sizes = [n for n in sizes if prod(outer) * last // n >= self.device.units and (n == last or n >= ROWS)]
+        sizes = [n for n in sizes if prod(outer) * last // n >= self.device.units]
         fitting = [n for n in sizes if not passing_seconds(between * n / prod(shared.extents), self.device)]
         for size in dict.fromkeys([*sizes[:1], *fitting[:2]]):
             yield (*[1] * len(outer), size)
@@ -321,6 +312,33 @@ class ConnectTiles:
     def _seconds(self, given: Any) -> float:
         """Return the predicted seconds of a function as a kernel of its own."""
         return seconds_alone(given, self.device) or 0.0
+
+
+def _groups(
+    block: Block, first: int, readers: Mapping[str, set[int]], usable: Callable[[Call], bool]
+) -> Iterator[list[Call]]:
+    """Yield the call of a binding with more and more of those that follow it, in order.
+
+    Only the last one's result is read by others.
+
+    Parameters
+    ----------
+    readers : mapping of str to set of int
+        Tensor -> the bindings that read it.
+    """
+    at, calls = first, list[Call]()
+    waiting = set[int]()  # bindings that read what was passed on, and are not among the calls
+    while block.fences[at] == block.fences[first]:  # what is written in place does not come between
+        if (call := block.bounds[at].call) is None or not usable(call):
+            return
+        calls.append(call)
+        waiting.discard(at)
+        if not waiting and len(calls) > 1:
+            yield list(calls)
+        waiting |= readers.get(call.writes[0], set())
+        if not waiting or call.writes[0] in block.kept or len(calls) == CALLS:
+            return
+        at = min(waiting)
 
 
 def _names(calls: Sequence[Call]) -> str:

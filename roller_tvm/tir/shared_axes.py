@@ -37,7 +37,8 @@ def shared_axes(funcs: Sequence[Any], tensors: Sequence[Sequence[str]]) -> Share
     """Return the axes that functions share.
 
     Every nest of every function has such an axis as one loop, and goes along every tensor that has it element by
-    element; no reduction runs along it.
+    element; no reduction runs along it. Blocks of it are whole rows of the tensors that no other function makes: no
+    cache line is cut, and prefetchers follow.
 
     Parameters
     ----------
@@ -57,6 +58,12 @@ def shared_axes(funcs: Sequence[Any], tensors: Sequence[Sequence[str]]) -> Share
         known = {key(buffer): name for buffer, name in zip(parameters(func), names, strict=True)}
         for nest in own:
             _join(joined, nest, known)
+    passed = {names[-1] for names in tensors[:-1]}
+    for func, names in zip(funcs, tensors, strict=True):
+        for buffer, name in zip(parameters(func), names, strict=True):
+            wide = [d for d, extent in enumerate(buffer.shape) if number(extent) != 1]
+            if len(wide) > 1 and name not in passed:
+                joined.bad.add(("dim", name, wide[-1]))
     shared: list[tuple[Place, int]] = []  # the class and its extent
     for iv, _ in read[0][0].spatial:
         mine, extent = joined.root(("axis", key(iv.var))), number(iv.dom.extent)

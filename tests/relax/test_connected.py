@@ -87,12 +87,64 @@ def test_nothing_is_connected_that_is_not_predicted_to_gain(monkeypatch):
 
 def test_one_block_is_too_few_for_two_cores(monkeypatch):
     monkeypatch.setattr(connected, "GAIN", 0.0)
-    assert not connected_of(attention(1, 37, 1024, 8)[0])
+    assert not connected_of(attention(1, 1, 1024, 8)[0])
 
 
-def test_what_is_read_twice_is_stored():
-    (name,) = connected_of(attention(8, 1500, 1500, 64, twice=True)[0])
-    assert name == "connected_matmul_softmax"  # the product with the values is apart
+def test_what_two_calls_of_a_chain_read_is_passed_on_to_both():
+    mod, inputs = attention(8, 1500, 1500, 64, twice=True)
+    (name,) = connected_of(mod)
+    assert name.startswith("connected_matmul_softmax_") and "sum" in name
+    shares = right(*inputs[:2], np.eye(1500))
+    np.testing.assert_allclose(run(build(mod, LLVM, device=CPU), *inputs)[0],
+                               shares @ inputs[2] + shares.sum(-1, keepdims=True), rtol=1e-4, atol=1e-5)  # fmt: skip
+
+
+def test_what_others_read_too_is_stored():
+    def body(builder, q, k, v):
+        shares = builder.emit(OP.nn.softmax(builder.emit(OP.matmul(q, k)), -1))
+        half = builder.emit(OP.split(shares, 2, -1))  # several results: in no chain
+        out = builder.emit(OP.matmul(shares, v))
+        return builder.emit(relax.Tuple([out, builder.emit(relax.TupleGetItem(half, 0))]))
+
+    shapes = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64)]
+    assert connected_of(module(body, *shapes)) == ["connected_matmul_softmax"]  # the product with the values is apart
+
+
+def test_nothing_written_in_place_comes_between():
+    def body(builder, q, k, v, cache):
+        scores = builder.emit(OP.matmul(q, k))
+        packed = OP.call_inplace_packed("none", cache, inplace_indices=[0], ty_args=[cache.ty])
+        after = builder.emit(packed)
+        shares = builder.emit(OP.nn.softmax(scores, -1))
+        return builder.emit(relax.Tuple([builder.emit(OP.matmul(shares, v)), after]))
+
+    shapes = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64), (8,)]
+    assert connected_of(module(body, *shapes)) == ["connected_softmax_matmul1"]
+
+
+def instance_norm(builder, x, scale, shift):
+    """The norm of an image's channels."""
+    return builder.emit(OP.nn.group_norm(x, scale, shift, int(x.ty.shape[1]), 1, [2, 3]))
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 64, 64), (1, 6, 50, 70)])
+def test_a_norm_of_channels_in_one_kernel_computes_the_same(shape, monkeypatch):
+    monkeypatch.setattr(connected, "GAIN", 0.0)
+    executable = build(module(instance_norm, shape, shape[1:2], shape[1:2]), LLVM, device=CPU)
+    (plan,) = executable.roller_tvm_report.plans
+    assert plan.kernel.startswith("connected_mean_")
+    x, scale, shift = values(*shape), values(shape[1]), values(shape[1])
+    wide = x.astype("float64")
+    apart = wide - wide.mean((2, 3), keepdims=True)
+    norm = apart / np.sqrt((apart**2).mean((2, 3), keepdims=True) + 1e-5)
+    given = [part[:, None, None] for part in (scale, shift)]
+    np.testing.assert_allclose(run(executable, x, scale, shift)[0], norm * given[0] + given[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_of_large_images_is_predicted_to_gain():
+    shape = 1, 256, 128, 128
+    (name,) = connected_of(module(instance_norm, shape, (256,), (256,)))
+    assert name.startswith("connected_mean_")
 
 
 def test_a_call_of_several_results_ends_a_chain(monkeypatch):
@@ -138,8 +190,21 @@ def test_axes_that_a_reduction_goes_along_are_not_shared():
         return builder.emit(OP.nn.softmax(builder.emit(OP.matmul(x, y)), 2))
 
     shapes = (3, 10, 20), (3, 20, 30)
-    assert axes_of(columns, *shapes) == (3, 30)
+    assert axes_of(columns, *shapes) == (3,)
     assert axes_of(rows, *shapes) == (3, 10)
+
+
+def test_rows_are_not_cut():
+    def norm(axes):
+        def body(builder, x):
+            apart = builder.emit(OP.subtract(x, builder.emit(OP.mean(x, axes, keepdims=True))))
+            means = builder.emit(OP.mean(builder.emit(OP.exp(apart)), axes, keepdims=True))
+            return builder.emit(OP.divide(apart, means))
+
+        return body
+
+    assert axes_of(norm([1, 2]), (2, 8, 9, 24)) == (2,)  # blocks of channels would be parts of each pixel
+    assert axes_of(norm([2, 3]), (2, 24, 8, 9)) == (2, 24)
 
 
 def test_axes_that_are_read_across_are_not_shared():
@@ -147,7 +212,7 @@ def test_axes_that_are_read_across_are_not_shared():
         product = builder.emit(OP.matmul(x, y))
         return builder.emit(OP.matmul(builder.emit(OP.permute_dims(product, [0, 2, 1])), z))
 
-    assert axes_of(turned, (3, 10, 20), (3, 20, 30), (3, 10, 7)) == (3, 30)  # rows of the first are summed over
+    assert axes_of(turned, (3, 10, 20), (3, 20, 30), (3, 10, 7)) == (3,)  # rows of the first are summed over
 
     def shifted(builder, x, y):
         product = builder.emit(OP.matmul(x, y))
