@@ -3,7 +3,8 @@
 As in Welder (OSDI'23), operators are connected by their tiles: a parallel loop goes over blocks of the axes that they
 share (`tir.shared_axes`). In a block all of them are computed, one after the other, each as planned for one core and
 the block's extents. Their results are as large as a block and never leave the core's cache. Attention is such a chain:
-scores, softmax, product; so is a norm of channels, whose mean two calls read. Which calls are connected, and in which blocks, follows from the predicted times alone.
+scores, softmax, product; so is a norm of channels, whose mean two calls read. Which calls are connected, and in which
+blocks, follows from the predicted times alone.
 """
 
 from __future__ import annotations
