@@ -36,6 +36,8 @@ MOST_S = 2.0
 #: Number of sets of new processes, as memory lies differently in each; least blocks per process.
 PROCESSES, BLOCKS = 3, 2
 Process = subprocess.Popen[str]
+#: numpy puts large arrays on huge pages; onnxruntime and torch read inputs there, ours a copy on small ones.
+EQUAL = {"NUMPY_MADVISE_HUGEPAGE": "0"}
 #: Where this program's packages are: all that an interpreter with an environment of its own takes from here.
 OWN = [str(Path(package.__file__ or "").resolve().parents[1]) for package in (roller_bench, roller_tvm)]
 #: This process's CPUs before TVM ran. TVM pins the thread that runs a kernel, and processes started later inherit that.
@@ -120,7 +122,7 @@ def opened_if_possible(
     try:
         for path in files:
             command = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS)))
-            own = environment(env)
+            own = environment(EQUAL | dict(env or {}))
             if other := Runnable.read(path).python:
                 command[0], own["PYTHONPATH"] = other, os.pathsep.join(OWN)
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own)
