@@ -50,6 +50,9 @@ GAIN = 1.1
 EAGER = 1 / FEWER
 #: Least bytes between the calls, in those that they read and write beside: what connecting them saves, at most.
 BETWEEN = 0.5
+#: Fewest elements of a block along the axis that is cut. Blocks of one or two images are predicted to gain; with eight
+#: images MobileNet v2 took 3 % longer.
+ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -305,7 +308,7 @@ class ConnectTiles:
         """
         *outer, last = shared.extents
         sizes = [last // n for n in range(1, last + 1) if last % n == 0]
-        sizes = [n for n in sizes if prod(outer) * last // n >= self.device.units]
+        sizes = [n for n in sizes if prod(outer) * last // n >= self.device.units and (n == last or n >= ROWS)]
         fitting = [n for n in sizes if not passing_seconds(between * n / prod(shared.extents), self.device)]
         for size in dict.fromkeys([*sizes[:1], *fitting[:2]]):
             yield (*[1] * len(outer), size)

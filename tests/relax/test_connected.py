@@ -87,7 +87,7 @@ def test_nothing_is_connected_that_is_not_predicted_to_gain(monkeypatch):
 
 def test_one_block_is_too_few_for_two_cores(monkeypatch):
     monkeypatch.setattr(connected, "GAIN", 0.0)
-    assert not connected_of(attention(1, 1, 1024, 8)[0])
+    assert not connected_of(attention(1, 37, 1024, 8)[0])
 
 
 def test_what_two_calls_of_a_chain_read_is_passed_on_to_both():
@@ -127,7 +127,7 @@ def instance_norm(builder, x, scale, shift):
     return builder.emit(OP.nn.group_norm(x, scale, shift, int(x.ty.shape[1]), 1, [2, 3]))
 
 
-@pytest.mark.parametrize("shape", [(2, 64, 64, 64), (1, 6, 50, 70)])
+@pytest.mark.parametrize("shape", [(2, 64, 64, 64), (1, 8 * CPU.units, 50, 70)])
 def test_a_norm_of_channels_in_one_kernel_computes_the_same(shape, monkeypatch):
     monkeypatch.setattr(connected, "GAIN", 0.0)
     executable = build(module(instance_norm, shape, shape[1:2], shape[1:2]), LLVM, device=CPU)
