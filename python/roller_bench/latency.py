@@ -122,7 +122,7 @@ def opened_if_possible(
     try:
         for path in files:
             command = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS)))
-            own = environment(EQUAL | dict(env or {}))
+            own = environment({**EQUAL, **(env or {})})
             if other := Runnable.read(path).python:
                 command[0], own["PYTHONPATH"] = other, os.pathsep.join(OWN)
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own)

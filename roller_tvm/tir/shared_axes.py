@@ -53,13 +53,11 @@ def shared_axes(funcs: Sequence[Any], tensors: Sequence[Sequence[str]]) -> Share
     (12, 197)
     """
     joined = _Classes()
-    read = [nests(func) for func in funcs]
+    read, passed = [nests(func) for func in funcs], {names[-1] for names in tensors[:-1]}
     for func, own, names in zip(funcs, read, tensors, strict=True):
         known = {key(buffer): name for buffer, name in zip(parameters(func), names, strict=True)}
         for nest in own:
             _join(joined, nest, known)
-    passed = {names[-1] for names in tensors[:-1]}
-    for func, names in zip(funcs, tensors, strict=True):
         for buffer, name in zip(parameters(func), names, strict=True):
             wide = [d for d, extent in enumerate(buffer.shape) if number(extent) != 1]
             if len(wide) > 1 and name not in passed:

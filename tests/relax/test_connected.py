@@ -46,6 +46,10 @@ def right(q, k, v, mask=0.0):
     return (shares / shares.sum(-1, keepdims=True)) @ v
 
 
+#: Queries, keys and values of eight heads that are connected.
+LARGE = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64)]
+
+
 def connected_of(mod):
     connect = ConnectTiles(LLVM, CPU)
     connect(prepare(mod, LLVM, device=CPU))
@@ -106,8 +110,7 @@ def test_what_others_read_too_is_stored():
         out = builder.emit(OP.matmul(shares, v))
         return builder.emit(relax.Tuple([out, builder.emit(relax.TupleGetItem(half, 0))]))
 
-    shapes = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64)]
-    assert connected_of(module(body, *shapes)) == ["connected_matmul_softmax"]  # the product with the values is apart
+    assert connected_of(module(body, *LARGE)) == ["connected_matmul_softmax"]  # the product with the values is apart
 
 
 def test_nothing_written_in_place_comes_between():
@@ -118,8 +121,7 @@ def test_nothing_written_in_place_comes_between():
         shares = builder.emit(OP.nn.softmax(scores, -1))
         return builder.emit(relax.Tuple([builder.emit(OP.matmul(shares, v)), after]))
 
-    shapes = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64), (8,)]
-    assert connected_of(module(body, *shapes)) == ["connected_softmax_matmul1"]
+    assert connected_of(module(body, *LARGE, (8,))) == ["connected_softmax_matmul1"]
 
 
 def instance_norm(builder, x, scale, shift):
@@ -167,9 +169,8 @@ def test_layers_share_a_kernel():
             q = builder.emit(OP.reshape(q, (1, 8, 1500, 64)))
         return q
 
-    shapes = [(1, 8, 1500, 64), (1, 8, 64, 1500), (1, 8, 1500, 64)]
     connect = ConnectTiles(LLVM, CPU)
-    mod = connect(prepare(module(body, *shapes), LLVM, device=CPU))
+    mod = connect(prepare(module(body, *LARGE), LLVM, device=CPU))
     assert len(connect.notes) == 1
     assert mod["main"].script().count(f"call_tir({connect.notes[0].name},") == 2
 
