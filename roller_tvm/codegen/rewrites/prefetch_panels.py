@@ -60,14 +60,17 @@ class Around:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The prefetches of each trip of the innermost loop."""
+    """The prefetches of each trip of a loop, most often the innermost."""
 
-    strides: tuple[int, ...]  # elements by which the prefetch moves at each trip of each loop
+    strides: tuple[int, ...]  # elements by which the prefetch moves at each trip of each loop, down to that loop
     shift: int  # elements from the start of the access to the start of the prefetch
     lines: int  # number of consecutive cache lines
+    every: int = 1  # trips of that loop from one prefetch to the next
 
 
-def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1) -> Ahead | None:
+def next_panel(
+    loops: Sequence[Around], width: int, line: int, threads: int = 1, at_once: int = 1
+) -> Ahead | None:
     """Return the prefetch of the next panel, spread over all the passes through the current one.
 
     Parameters
@@ -80,6 +83,9 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
         Elements of a cache line.
     threads : int
         Threads that share a loop. Its next trip has the next panel if each thread has several trips in a row.
+    at_once : int
+        Most lines for which a trip of an outer loop asks together, where an inner one has less than a line: few
+        instructions among the multiply-adds.
 
     Returns
     -------
@@ -89,12 +95,14 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
     Examples
     --------
     A panel of 512 x 32 weights is read for each of 7 rows, and 16 panels follow each other. A trip asks for a 7th of
-    what it reads, rounded up:
+    what it reads, rounded up, two trips for a line:
 
     >>> next_panel([Around(16, 16384), Around(7, 0), Around(512, 32)], 32, 16)
-    Ahead(strides=(16384, 2560, 5), shift=16384, lines=1)
+    Ahead(strides=(16384, 2560, 5), shift=16384, lines=1, every=2)
     >>> next_panel([Around(16, 16384), Around(512, 32)], 32, 16) is None
     True
+    >>> next_panel([Around(16, 4096), Around(32, 0), Around(256, 16)], 16, 16, at_once=12)  # a row of tiles, 8 lines
+    Ahead(strides=(4096, 128), shift=4096, lines=8, every=1)
     """
     inner = len(loops)
     while inner and loops[inner - 1].stride and not loops[inner - 1].shared:
@@ -111,10 +119,28 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
         return None
     if outer.shared and outer.extent < SEVERAL * threads:
         return None
+    last = len(loops)
     step = ceil(size / prod(loop.extent for loop in loops[rows:]))
+    while step < line and last > rows + 1:
+        more = ceil(size / line / prod(loop.extent for loop in loops[rows : last - 1])) * line
+        if more > at_once * line:
+            break
+        last, step = last - 1, more
     strides = [loop.stride for loop in loops[:rows]]
-    strides += [step * prod(loop.extent for loop in loops[n + 1 :]) for n in range(rows, len(loops))]
-    return Ahead(tuple(strides), size, ceil(step / line))
+    strides += [step * prod(loop.extent for loop in loops[n + 1 : last]) for n in range(rows, last)]
+    every = several_trips(loops[last - 1].extent, line // step)
+    return Ahead(tuple(strides), size, ceil(step / line), every)
+
+
+def several_trips(trips: int, most: int) -> int:
+    """Return how many trips of a loop have a prefetch in common: at most `most`, and equal parts of the loop.
+
+    Examples
+    --------
+    >>> several_trips(256, 16), several_trips(24, 16), several_trips(17, 16)
+    (16, 12, 1)
+    """
+    return max((n for n in range(1, most + 1) if trips % n == 0), default=1)
 
 
 def further_on(
@@ -143,7 +169,7 @@ def further_on(
     Examples
     --------
     >>> further_on([Around(16, 16384), Around(512, 32)], 32, 16, distance=1024, least=65536, again=524288)
-    Ahead(strides=(16384, 32), shift=1024, lines=2)
+    Ahead(strides=(16384, 32), shift=1024, lines=2, every=1)
     >>> further_on([Around(7, 0), Around(16, 16384), Around(512, 32)], 32, 16, 1024, 65536, 524288) is None  # 7 times
     True
     """
@@ -207,7 +233,7 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
     tir, memory = dialect.tir, Memory.of_body(func.body)
     written = {memory.of(node.buffer) for node in statements(func.body) if kind_of(node) == "BufferStore"}
     threads = _threads(func)
-    asked: dict[int, list[Any]] = {}  # at the beginning of an innermost loop's body, by the hash of its variable
+    asked: dict[int, list[Asks]] = {}  # by the hash of a loop's variable
     found = list(vector_reads(func.body))
     whole = Counter(memory.of(reads.buffer) for reads in found if reads.all_elements())
     for reads in found:
@@ -221,7 +247,8 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
             continue
         bytes_of, line = element_bytes(reads.buffer), line_elements(reads.buffer)
         distance, least, again = (int(estimate(key)) // bytes_of for key in STREAM)
-        ahead = next_panel(around, reads.width, line, threads)
+        at_once = 1 if any(open_loops) else int(estimate("in_flight")) // int(estimate("line"))
+        ahead = next_panel(around, reads.width, line, threads, at_once)
         if ahead is None and whole[memory.of(reads.buffer)] < 2:
             ahead = further_on(around, reads.width, line, distance, least, again, threads)
         if ahead is None:
@@ -230,7 +257,9 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         opened = next(passes, None)  # the loop of an open number of passes through the panel
         if opened is not None and any(around[n].stride != stride for n, stride in enumerate(ahead.strides[:opened])):
             continue  # other passes through the panel stand around
-        moved, passed = dict(reads.start.terms), Sum(0)
+        passed, loops = Sum(0), loops[: len(ahead.strides)]
+        inside = {hash(loop.loop_var) for loop in reads.loops} - {hash(loop.loop_var) for loop in loops}
+        moved = {at: term for at, term in reads.start.terms.items() if at not in inside}
         for n, (loop, stride) in enumerate(zip(loops, ahead.strides, strict=True)):
             own = opened is not None and n >= opened
             moved[hash(loop.loop_var)] = loop.loop_var, 0 if own else stride
@@ -244,18 +273,43 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         for n in range(ahead.lines):
             place = index.plus(Sum(n * line)).expression(tir)
             ask = dialect.asking(reads.buffer, place if further is None else place + further, SECOND_LEVEL)
-            asked.setdefault(hash(reads.loops[-1].loop_var), []).append(ask)
+            every = 1 if opened is not None else ahead.every
+            asked.setdefault(hash(loops[-1].loop_var), []).append(Asks(ask, every))
     return with_asked(func, asked, dialect)
 
 
-def with_asked(func: Any, asked: Mapping[int, list[Any]], dialect: Dialect) -> Any:
-    """Return a function with statements at the beginning of loops' bodies, by the hash of a loop's variable."""
+@dataclass(frozen=True)
+class Asks:
+    """A statement at the beginning of every few trips of a loop, a number that divides its trips."""
+
+    statement: Any
+    every: int = 1
+
+
+def with_asked(func: Any, asked: Mapping[int, list[Asks]], dialect: Dialect) -> Any:
+    """Return a function with statements in loops, by the hash of a loop's variable.
+
+    Several trips become a loop of their own: a check in each trip would stand among its multiply-adds.
+    """
     if not asked:
         return func
+    tir = dialect.tir
 
     def asking(loop: Any) -> Any | None:
         asks = asked.get(hash(loop.loop_var))
-        return None if asks is None else with_body(loop, in_order([*asks, loop.body], dialect.tir), dialect.tir)
+        if asks is None:
+            return None
+        every, statements = min(ask.every for ask in asks), [ask.statement for ask in asks]
+        if every == 1:
+            return with_body(loop, in_order([*statements, loop.body], tir), tir)
+        var = loop.loop_var
+        dtype = dtype_of_node(var)
+        begin = tir.Var(f"{var.name}_asked", dtype)
+        first = begin * tir.const(every, dtype)
+        trips = with_body(loop, dialect.substituted(loop.body, var, first + var), tir, tir.const(every, dtype))
+        body = in_order([*(dialect.substituted(one, var, first) for one in statements), trips], tir)
+        number = tir.const((number_of(loop.extent) or 0) // every, dtype)
+        return tir.For(begin, loop.min, number, loop.kind, body, loop.thread_binding, loop.annotations)
 
     return func.with_body(dialect.with_loops(func.body, asking))
 

@@ -33,7 +33,7 @@ from ..flat import (
     sum_of,
 )
 from .next_tiles import LINES_ASKED, Sums, is_large, passes_in, sums_in, to_next
-from .prefetch_panels import element_bytes, line_elements, with_asked
+from .prefetch_panels import Asks, element_bytes, line_elements, several_trips, with_asked
 
 #: Rows that a core's own prefetchers follow are at least this part of a page.
 LONG_ROWS = 2
@@ -76,7 +76,7 @@ class Rows:
 
 def with_rows_asked(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc whose sums ask for the rows of the next tile, of tensors that memory has."""
-    asked: dict[int, list[Any]] = {}  # at the beginning of a loop's body, by the hash of its variable
+    asked: dict[int, list[Asks]] = {}  # by the hash of a loop's variable
     for rows in _rows(func.body):
         found = _asks(rows, dialect)
         if found is not None:
@@ -114,8 +114,8 @@ def _rows_of(sums: Sums, memory: Memory, named: Any, written: set[int]) -> Itera
                 yield Rows(buffer, starts, sums.tiles, steps)
 
 
-def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Any] | None:
-    """Return a loop, and what asks at the beginning of its body for the lines that its trip reads in the next tile."""
+def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Asks] | None:
+    """Return a loop, and what asks in it for the lines that its trips read in the next tile."""
     tir, line = dialect.tir, line_elements(rows.buffer)
     further, (around, passes) = to_next(rows.tiles, rows.starts[0], tir), passes_in(rows.tiles, rows.starts[0])
     trips = {hash(loop.loop_var): number_of(loop.extent) or 0 for loop in (*rows.steps, *passes)}
@@ -131,7 +131,7 @@ def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Any] | None:
     if rows.run() * LONG_ROWS >= int(estimate("page")):
         return None
     loop, within = rows.steps[inner - 1], {hash(step.loop_var) for step in rows.steps[inner:]}
-    every = max(1, line // abs(rows.stride(loop)))  # trips in a line
+    every = several_trips(trips[hash(loop.loop_var)], line // abs(rows.stride(loop)))  # of a line
     if every > 1 and within:
         return None
 
@@ -159,10 +159,7 @@ def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Any] | None:
         turn = counted(rows.steps[:inner])
         mine = tir.EQ(tir.truncmod(turn, at(turn, several)), counted(passes).astype(dtype_of_node(turn)))
         asks = tir.IfThenElse(mine, asks, None)
-    if every > 1:
-        var = loop.loop_var
-        asks = tir.IfThenElse(tir.EQ(tir.truncmod(var, at(var, every)), at(var, 0)), asks, None)
     if rows.bytes_read() <= int(estimate("l2_largest")):  # later passes find them in a core's cache
         for one in around:
             asks = tir.IfThenElse(tir.EQ(one.loop_var, at(one.loop_var, 0)), asks, None)
-    return loop, asks
+    return loop, Asks(asks, every)
