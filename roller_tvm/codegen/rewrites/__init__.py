@@ -19,6 +19,7 @@ from .prefetch_residuals import with_residuals_asked
 from .prefetch_rows import with_rows_asked
 from .reciprocals import with_reciprocals
 from .stack_tiles import with_stack_tiles
+from .unrolled_sums import with_unrolled_sums
 from .vector_math import with_vector_math
 from .whole_vectors import with_edge_vectors
 from .wide_indices import with_wide_indices
@@ -30,6 +31,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "residuals": with_residuals_asked,
     "rows": with_rows_asked,
     "prefetch": with_prefetch,  # whose addresses the one before would take for reads
+    "unrolled_sums": with_unrolled_sums,
     "stack_tiles": with_stack_tiles,
     "wide_indices": with_wide_indices,
     "merged_lanes": with_merged_lanes,
@@ -38,7 +40,10 @@ REWRITES: dict[str, Callable[..., Any]] = {
     "vector_math": with_vector_math,
 }
 #: Name -> rewrites that are made where that is.
-WITH = {"vector_math": ("merged_lanes", "reciprocals"), "prefetch": ("residuals", "rows")}
+WITH = {
+    "vector_math": ("merged_lanes", "reciprocals"), "prefetch": ("residuals", "rows"),
+    "stack_tiles": ("unrolled_sums",),
+}  # fmt: skip
 
 
 def rewritten(func: Any, names: Collection[str]) -> Any:

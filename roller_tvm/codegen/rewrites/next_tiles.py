@@ -19,9 +19,9 @@ from .prefetch_panels import element_bytes, elements_of
 LINES_ASKED = 32
 
 
-def is_large(buffer: Any) -> bool:
-    """Return whether no core's caches keep a tensor."""
-    return elements_of(buffer) * element_bytes(buffer) > int(estimate("l2_largest"))
+def is_large(buffer: Any, read_once: bool = False) -> bool:
+    """Return whether no core's caches keep a tensor; of one that is read once, whether the smallest caches do not."""
+    return elements_of(buffer) * element_bytes(buffer) > int(estimate("l2_capacity" if read_once else "l2_largest"))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from ..flat import (
     sum_of,
     with_body,
 )
+from .loop_blocks import TRIPS, in_blocks
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
@@ -69,7 +70,7 @@ class Ahead:
 
 
 def next_panel(
-    loops: Sequence[Around], width: int, line: int, threads: int = 1, at_once: int = 1
+    loops: Sequence[Around], width: int, line: int, threads: int = 1, at_once: int = 0
 ) -> Ahead | None:
     """Return the prefetch of the next panel, spread over all the passes through the current one.
 
@@ -84,8 +85,8 @@ def next_panel(
     threads : int
         Threads that share a loop. Its next trip has the next panel if each thread has several trips in a row.
     at_once : int
-        Most lines for which a trip of an outer loop asks together, where an inner one has less than a line: few
-        instructions among the multiply-adds.
+        Most lines for which trips of the innermost loop, or one of an outer loop, ask together: few instructions among
+        the multiply-adds. By default each trip asks for its own.
 
     Returns
     -------
@@ -95,13 +96,15 @@ def next_panel(
     Examples
     --------
     A panel of 512 x 32 weights is read for each of 7 rows, and 16 panels follow each other. A trip asks for a 7th of
-    what it reads, rounded up, two trips for a line:
+    what it reads, rounded up:
 
     >>> next_panel([Around(16, 16384), Around(7, 0), Around(512, 32)], 32, 16)
-    Ahead(strides=(16384, 2560, 5), shift=16384, lines=1, every=2)
+    Ahead(strides=(16384, 2560, 5), shift=16384, lines=1, every=1)
+    >>> next_panel([Around(16, 16384), Around(7, 0), Around(512, 32)], 32, 16, at_once=12)  # four trips together
+    Ahead(strides=(16384, 2560, 5), shift=16384, lines=2, every=4)
     >>> next_panel([Around(16, 16384), Around(512, 32)], 32, 16) is None
     True
-    >>> next_panel([Around(16, 4096), Around(32, 0), Around(256, 16)], 16, 16, at_once=12)  # a row of tiles, 8 lines
+    >>> next_panel([Around(16, 4096), Around(32, 0), Around(256, 16)], 16, 16, at_once=12)  # a tile, for 8 lines
     Ahead(strides=(4096, 128), shift=4096, lines=8, every=1)
     """
     inner = len(loops)
@@ -121,26 +124,26 @@ def next_panel(
         return None
     last = len(loops)
     step = ceil(size / prod(loop.extent for loop in loops[rows:]))
-    while step < line and last > rows + 1:
+    while at_once and step < line and last > rows + 1:
         more = ceil(size / line / prod(loop.extent for loop in loops[rows : last - 1])) * line
         if more > at_once * line:
             break
         last, step = last - 1, more
     strides = [loop.stride for loop in loops[:rows]]
     strides += [step * prod(loop.extent for loop in loops[n + 1 : last]) for n in range(rows, last)]
-    every = several_trips(loops[last - 1].extent, line // step)
-    return Ahead(tuple(strides), size, ceil(step / line), every)
+    every = max(TRIPS[0], power_of_two(line // step)) if at_once and last == len(loops) else 1
+    return Ahead(tuple(strides), size, ceil(every * step / line), every)
 
 
-def several_trips(trips: int, most: int) -> int:
-    """Return how many trips of a loop have a prefetch in common: at most `most`, and equal parts of the loop.
+def power_of_two(most: int) -> int:
+    """Return the largest power of two up to a number, at least 1.
 
     Examples
     --------
-    >>> several_trips(256, 16), several_trips(24, 16), several_trips(17, 16)
-    (16, 12, 1)
+    >>> power_of_two(16), power_of_two(7), power_of_two(0)
+    (16, 4, 1)
     """
-    return max((n for n in range(1, most + 1) if trips % n == 0), default=1)
+    return 1 << max(0, most.bit_length() - 1)
 
 
 def further_on(
@@ -247,7 +250,7 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
             continue
         bytes_of, line = element_bytes(reads.buffer), line_elements(reads.buffer)
         distance, least, again = (int(estimate(key)) // bytes_of for key in STREAM)
-        at_once = 1 if any(open_loops) else int(estimate("in_flight")) // int(estimate("line"))
+        at_once = 0 if any(open_loops) else int(estimate("in_flight")) // int(estimate("line"))
         ahead = next_panel(around, reads.width, line, threads, at_once)
         if ahead is None and whole[memory.of(reads.buffer)] < 2:
             ahead = further_on(around, reads.width, line, distance, least, again, threads)
@@ -273,14 +276,13 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         for n in range(ahead.lines):
             place = index.plus(Sum(n * line)).expression(tir)
             ask = dialect.asking(reads.buffer, place if further is None else place + further, SECOND_LEVEL)
-            every = 1 if opened is not None else ahead.every
-            asked.setdefault(hash(loops[-1].loop_var), []).append(Asks(ask, every))
+            asked.setdefault(hash(loops[-1].loop_var), []).append(Asks(ask, ahead.every))
     return with_asked(func, asked, dialect)
 
 
 @dataclass(frozen=True)
 class Asks:
-    """A statement at the beginning of every few trips of a loop, a number that divides its trips."""
+    """A statement in a loop, and the trips from one time to the next, a power of two."""
 
     statement: Any
     every: int = 1
@@ -289,7 +291,7 @@ class Asks:
 def with_asked(func: Any, asked: Mapping[int, list[Asks]], dialect: Dialect) -> Any:
     """Return a function with statements in loops, by the hash of a loop's variable.
 
-    Several trips become a loop of their own: a check in each trip would stand among its multiply-adds.
+    Trips of statements that stand there now and then become blocks: a check in each would stand among multiply-adds.
     """
     if not asked:
         return func
@@ -299,17 +301,9 @@ def with_asked(func: Any, asked: Mapping[int, list[Asks]], dialect: Dialect) -> 
         asks = asked.get(hash(loop.loop_var))
         if asks is None:
             return None
-        every, statements = min(ask.every for ask in asks), [ask.statement for ask in asks]
-        if every == 1:
-            return with_body(loop, in_order([*statements, loop.body], tir), tir)
-        var = loop.loop_var
-        dtype = dtype_of_node(var)
-        begin = tir.Var(f"{var.name}_asked", dtype)
-        first = begin * tir.const(every, dtype)
-        trips = with_body(loop, dialect.substituted(loop.body, var, first + var), tir, tir.const(every, dtype))
-        body = in_order([*(dialect.substituted(one, var, first) for one in statements), trips], tir)
-        number = tir.const((number_of(loop.extent) or 0) // every, dtype)
-        return tir.For(begin, loop.min, number, loop.kind, body, loop.thread_binding, loop.annotations)
+        if all(ask.every == 1 for ask in asks):
+            return with_body(loop, in_order([*(ask.statement for ask in asks), loop.body], tir), tir)
+        return in_blocks(loop, [(ask.statement, ask.every) for ask in asks], dialect)
 
     return func.with_body(dialect.with_loops(func.body, asking))
 

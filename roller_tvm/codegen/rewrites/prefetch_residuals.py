@@ -2,7 +2,8 @@
 
 A residual connection adds a large tensor to the sums of a product or a convolution. The lines that a tile needs of it
 are far apart, a run for each pixel or block of channels, so that no prefetcher finds them; a tile asks for all of them
-at once when its sums are there, and waits. Asked for a tile ahead, they come meanwhile.
+at once when its sums are there, and waits. Asked for a tile ahead, they come meanwhile (on a Zen 3, whose cores have
+512 kB: products of 784 x 128 x 512 and 196 x 256 x 1024 with as large a tensor take 0.8 and 0.9 of the time).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def with_residuals_asked(func: Any, dialect: Dialect) -> Any:
 
 
 def _lines(after: list[Any], memory: Memory, near: set[int], named: Any) -> list[tuple[Any, Sum]]:
-    """Return the lines that statements read of tensors too large for a core's caches, at most `LINES_ASKED`.
+    """Return the lines that statements read of tensors too large for small caches, at most `LINES_ASKED`.
 
     Parameters
     ----------
@@ -51,7 +52,9 @@ def _lines(after: list[Any], memory: Memory, near: set[int], named: Any) -> list
     bound = set[int]().union(*map(names_of, after))
     for load in (load for statement in after for load in loads_of(statement)):
         buffer, indices = access_of(load)
-        if memory.of(buffer) in near or len(indices) != 1 or kind_of(indices[0]) != "Ramp" or not is_large(buffer):
+        if memory.of(buffer) in near or len(indices) != 1 or kind_of(indices[0]) != "Ramp":
+            continue
+        if not is_large(buffer, read_once=True):
             continue
         start = sum_of(indices[0].base, named, set(trips))
         if start is None or number_of(indices[0].stride) != 1 or not bound.isdisjoint(start.variables()):

@@ -33,7 +33,7 @@ from ..flat import (
     sum_of,
 )
 from .next_tiles import LINES_ASKED, Sums, is_large, passes_in, sums_in, to_next
-from .prefetch_panels import Asks, element_bytes, line_elements, several_trips, with_asked
+from .prefetch_panels import Asks, element_bytes, line_elements, power_of_two, with_asked
 
 #: Rows that a core's own prefetchers follow are at least this part of a page.
 LONG_ROWS = 2
@@ -131,7 +131,7 @@ def _asks(rows: Rows, dialect: Dialect) -> tuple[Any, Asks] | None:
     if rows.run() * LONG_ROWS >= int(estimate("page")):
         return None
     loop, within = rows.steps[inner - 1], {hash(step.loop_var) for step in rows.steps[inner:]}
-    every = several_trips(trips[hash(loop.loop_var)], line // abs(rows.stride(loop)))  # of a line
+    every = power_of_two(line // abs(rows.stride(loop)))  # trips in a line
     if every > 1 and within:
         return None
 
