@@ -14,7 +14,8 @@ LINE = 16
 
 def asked(loops, ahead, outer):
     """Elements that the trips of the inner loops ask for, from the panel's begin on, in one trip of the outer ones."""
-    rest = [range(loop.extent) for loop in loops[outer:]]
+    asking = loops[outer : len(ahead.strides)]
+    rest = [*(range(loop.extent) for loop in asking[:-1]), range(0, asking[-1].extent, ahead.every)]
     strides = ahead.strides[outer:]
     return {
         ahead.shift + sum(t * s for t, s in zip(trips, strides, strict=True)) + n * LINE + lane
@@ -24,20 +25,30 @@ def asked(loops, ahead, outer):
 
 @settings(deadline=None)
 @given(
-    st.integers(2, 6), st.lists(st.integers(2, 4), min_size=1, max_size=2),
+    st.integers(2, 6), st.lists(st.integers(2, 24), min_size=1, max_size=2),
     st.lists(st.integers(2, 5), min_size=1, max_size=3), st.sampled_from([8, 16, 32, 48, 64]),
+    st.sampled_from([0, 4, 16]),
 )  # fmt: skip
-def test_every_element_of_the_next_panel_is_asked_for_and_little_more(panels, rows, inside, width):
+def test_every_element_of_the_next_panel_is_asked_for_and_little_more(panels, rows, inside, width, at_once):
     strides = [width * math.prod(inside[n + 1 :]) for n in range(len(inside))]
     size = width * math.prod(inside)
     loops = [Around(panels, size), *(Around(r, 0) for r in rows)]
     loops += [Around(e, s) for e, s in zip(inside, strides, strict=True)]
-    ahead = next_panel(loops, width, LINE)
+    ahead = next_panel(loops, width, LINE, at_once=at_once)
     found = asked(loops, ahead, 1)
     assert set(range(size, 2 * size)) <= found and min(found) == size
-    trips = math.prod(rows) * math.prod(inside)
-    assert max(found) < 2 * size + trips + ahead.lines * LINE  # rounded up at each trip
+    trips = math.prod(loop.extent for loop in loops[1 : len(ahead.strides)])
+    rounded = 1 if len(ahead.strides) == len(loops) else LINE  # up at each trip
+    assert max(found) < 2 * size + (trips + ahead.every) * rounded + ahead.lines * LINE
     assert ahead.strides[0] == size
+
+
+def test_lines_are_asked_for_together():
+    """A tile in one of seven rows asks for a seventh of a panel: few lines before its sum, else every four steps."""
+    small, large = ([Around(16, n * 16), Around(7, 0), Around(n, 16)] for n in (64, 512))
+    assert next_panel(small, 16, LINE, at_once=16).strides == (1024, 160)
+    ahead = next_panel(large, 16, LINE, at_once=16)
+    assert (len(ahead.strides), ahead.lines, ahead.every) == (3, 1, 4)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ pytest.importorskip("tvm.te")
 
 from tvm import te  # noqa: E402
 
+from roller_tvm.codegen import rewrites  # noqa: E402
 from roller_tvm.codegen.flat import kind_of, number_of, statements  # noqa: E402
 from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
+from roller_tvm.codegen.rewrites.unrolled_sums import with_unrolled_sums  # noqa: E402
 from roller_tvm.device.known import register_file_bytes  # noqa: E402
 from roller_tvm.roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
 from roller_tvm.tvm_env import line  # noqa: E402
@@ -96,10 +98,10 @@ def test_what_follows_a_sum_over_an_edge(after):
     np.testing.assert_allclose(made, plain, rtol=1e-6, atol=1e-6)
 
 
-def tiled(rows, columns, dtype="float32"):
+def tiled(rows, columns, dtype="float32", depth=40):
     """A product whose sums of so many rows and columns are kept in a buffer of their own."""
-    a, b = te.placeholder((rows * 3, 40), dtype, "a"), te.placeholder((40, columns), dtype, "b")
-    k = te.reduce_axis((0, 40), "k")
+    a, b = te.placeholder((rows * 3, depth), dtype, "a"), te.placeholder((depth, columns), dtype, "b")
+    k = te.reduce_axis((0, depth), "k")
     c = te.compute((rows * 3, columns), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c")
     return [a, b, c], [
         CacheWrite("c", "local", "sums"), Split("c", "i", (rows,), ("outer", "inner")), Parallel("c", "outer"),
@@ -123,6 +125,23 @@ def test_what_fits_into_the_registers_is_on_the_stack_and_no_more():
     assert built(*fits).count(workspaces) and not built(*fits, ("stack_tiles",)).count(workspaces)
     plain = built(*larger)
     assert plain.count(workspaces) and plain.text == built(*larger, ("stack_tiles",)).text, "nothing small in it"
+
+
+@pytest.mark.parametrize("rows, depth, steps", [(8, 400, 4), (8, 402, 2), (8, 401, 1), (7, 400, 1)])
+def test_sums_go_on_several_steps_in_a_trip(rows, depth, steps, monkeypatch):
+    """LLVM itself unrolls a body of 7 vectors."""
+    seen = []
+
+    def look(func, dialect):
+        seen.append(with_unrolled_sums(func, dialect))
+        return seen[-1]
+
+    monkeypatch.setitem(rewrites.REWRITES, "unrolled_sums", look)
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(-9, 9, s).astype("float32") for s in ((rows * 3, depth), (depth, 8)))
+    assert (built(*tiled(rows, 8, depth=depth), ("stack_tiles",))((rows * 3, 8), a, b) == a @ b).all()
+    trips = {number_of(loop.extent) for func in seen for loop in statements(func.body) if kind_of(loop) == "For"}
+    assert trips - {3, 7, 8} == {depth // steps, steps} - {1}
 
 
 ROWS, PANELS, DEPTH, WIDTH = 6, 5, 24, 16
