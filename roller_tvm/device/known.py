@@ -79,6 +79,7 @@ class Simd:
     registers: int
     fma: bool
     tuned: bool = False  # LLVM's order of instructions for `mcpu` serves all its CPUs best
+    streams: bool = False  # without prefetches, cores are faster at what streams through
 
 
 @functools.lru_cache(maxsize=1)
@@ -90,7 +91,8 @@ def simd_table() -> tuple[Simd, ...]:
         vector = int(canonical(row["vector"], where, "size"))
         registers = int(canonical(row["registers"], where, "registers"))
         return Simd(row["name"], row["machine"], frozenset(row["flags"]), row["mattr"], row["mcpu"],
-                    frozenset(row["cpus"]), vector, registers, row["fma"], row.get("tuned", False))  # fmt: skip
+                    frozenset(row["cpus"]), vector, registers, row["fma"], row.get("tuned", False),
+                    row.get("streams", False))  # fmt: skip
 
     return tuple(map(read, read_shipped("_cpu")["simd"]))
 

@@ -10,7 +10,7 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.roller.steps import ComputeAt, Reorder, Vectorize  # noqa: E402
 
-from .kernels import ASKED, built, planned  # noqa: E402
+from .kernels import ASKED, ASKING, built, planned  # noqa: E402
 
 ROWS, TERMS, PANELS, WIDTH = 2000, 512, 256, 16  # 4 and 8 MB, more than a core's caches keep
 ANY = r"call void @llvm\.prefetch"
@@ -26,7 +26,9 @@ def test_what_one_loop_reads_is_asked_for_once():
     rng = np.random.default_rng(7)
     a, b = (rng.standard_normal(shape).astype("float32") for shape in ((TERMS,), (PANELS, TERMS, WIDTH)))
     np.testing.assert_allclose(made((PANELS, WIDTH), a, b), np.einsum("k,pkj->pj", a, b) + 1, rtol=1e-4, atol=1e-3)
-    assert made.count(ANY) and not made.count(ASKED), "the address of a prefetch is no read"
+    assert not made.count(ANY), "these cores follow a stream alone"
+    asking = built([x, w, z], steps, ("prefetch",), ASKING)
+    assert asking.count(ANY) and not asking.count(ASKED), "the address of a prefetch is no read"
 
 
 def test_rows_that_several_loops_read_in_turn_are_not():
@@ -40,4 +42,5 @@ def test_rows_that_several_loops_read_in_turn_are_not():
     off = given - given.sum(1, keepdims=True)
     expected = off * (off * off).sum(1, keepdims=True)
     np.testing.assert_allclose(made((ROWS, TERMS), given.astype("float32")), expected, rtol=1e-3, atol=1e-5)
-    assert [p.recipe for p in plan.programs] == ["cpu.rows"] and not made.count(ANY), plan
+    assert [p.recipe for p in plan.programs] == ["cpu.rows"], plan
+    assert not planned([x, y], ("prefetch",), ASKING)[0].count(ANY)

@@ -6,10 +6,10 @@ convolution with 9 MB of weights takes 1.5 times as long as with its weights in 
 reads: a panel of weights, the same one for each row of register tiles, and then the next panel. Passes of an open
 number ask for equal parts of it.
 
-A product of few rows reads its weights once, in order: they stream through. A core's own prefetchers start anew at each
-page and keep few lines under way: 7 x 4096 x 4096 takes 3.3 ms where memory delivers the weights in 1.2 ms. Such a
-stream asks for what stands a fixed distance ahead of it. What several loops of a kernel read in turn, the rows of a
-normalisation, is not asked for (1,500 x 512 would take 51 us for 42).
+A product of few rows reads its weights once, in order: they stream through. An Intel core's own prefetchers start anew
+at each page and keep few lines under way: 7 x 4096 x 4096 takes 3.3 ms where memory delivers the weights in 1.2 ms.
+Such a stream asks for what stands a fixed distance ahead of it, where that serves the target's cores. What several
+loops of a kernel read in turn, the rows of a normalisation, is not asked for (1,500 x 512 would take 51 us for 42).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-from ...device.known import estimate
+from ...device.known import estimate, simd_of_mcpu
 from ...te.numbering import PARALLEL, dtype_of_node
 from ..dialect import SECOND_LEVEL, Dialect
 from ..flat import (
@@ -235,7 +235,10 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
     """Return a flattened PrimFunc that prefetches the next panel of the tensors it only reads."""
     tir, memory = dialect.tir, Memory.of_body(func.body)
     written = {memory.of(node.buffer) for node in statements(func.body) if kind_of(node) == "BufferStore"}
-    threads = _threads(func)
+    target = (func.attrs or {}).get("target")
+    threads = int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)
+    simd = simd_of_mcpu(str(target.attrs.get("mcpu") or "")) if target is not None else None
+    streams = simd is None or not simd.streams
     asked: dict[int, list[Asks]] = {}  # by the hash of a loop's variable
     found = list(vector_reads(func.body))
     whole = Counter(memory.of(reads.buffer) for reads in found if reads.all_elements())
@@ -252,7 +255,7 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         distance, least, again = (int(estimate(key)) // bytes_of for key in STREAM)
         at_once = 0 if any(open_loops) else int(estimate("in_flight")) // int(estimate("line"))
         ahead = next_panel(around, reads.width, line, threads, at_once)
-        if ahead is None and whole[memory.of(reads.buffer)] < 2:
+        if ahead is None and streams and whole[memory.of(reads.buffer)] < 2:
             ahead = further_on(around, reads.width, line, distance, least, again, threads)
         if ahead is None:
             continue
@@ -349,9 +352,3 @@ def element_bytes(buffer: Any) -> int:
 def line_elements(buffer: Any) -> int:
     """Return the elements of a buffer in a cache line."""
     return int(estimate("line")) // element_bytes(buffer)
-
-
-def _threads(func: Any) -> int:
-    """Return the threads that share a function's parallel loops: its target's num-cores, else the number of CPUs."""
-    target = (func.attrs or {}).get("target")
-    return int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)
