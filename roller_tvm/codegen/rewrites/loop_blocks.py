@@ -11,13 +11,13 @@ from ..flat import in_order, number_of, with_body
 
 #: Trips of a block. Of eight steps of a sum LLVM loads the elements of a row as a vector, takes that apart, and spills
 #: the sums (measured on a Zen 3, LLVM 22: 2.5 times the time).
-TRIPS = (4, 2, 1)
+BLOCK_TRIPS = (4, 2, 1)
 
 
-def block_of(loop: Any, most: int = TRIPS[0]) -> int:
+def block_of(loop: Any, most: int = BLOCK_TRIPS[0]) -> int:
     """Return the trips of a block, at most `most`, that divide those of a loop; 1 if their number is open."""
     trips = number_of(loop.extent) or 1
-    return next(n for n in TRIPS if n <= most and trips % n == 0)
+    return next(n for n in BLOCK_TRIPS if n <= most and trips % n == 0)
 
 
 def in_blocks(loop: Any, before: Sequence[tuple[Any, int]], dialect: Dialect) -> Any:
@@ -30,7 +30,7 @@ def in_blocks(loop: Any, before: Sequence[tuple[Any, int]], dialect: Dialect) ->
         they see a block's first trip.
     """
     tir, var = dialect.tir, loop.loop_var
-    size = block_of(loop, min((every for _, every in before), default=TRIPS[0]))
+    size = block_of(loop, min((every for _, every in before), default=BLOCK_TRIPS[0]))
     dtype = dtype_of_node(var)
 
     def const(value: int) -> Any:

@@ -8,8 +8,9 @@ number ask for equal parts of it.
 
 A product of few rows reads its weights once, in order: they stream through. An Intel core's own prefetchers start anew
 at each page and keep few lines under way: 7 x 4096 x 4096 takes 3.3 ms where memory delivers the weights in 1.2 ms.
-Such a stream asks for what stands a fixed distance ahead of it, where that serves the target's cores. What several
-loops of a kernel read in turn, the rows of a normalisation, is not asked for (1,500 x 512 would take 51 us for 42).
+Such a stream asks for elements at a fixed distance ahead; cores with better prefetchers of their own (`Simd.streams`)
+are not asked. What several loops of a kernel read in turn, the rows of a normalisation, is not asked for (1,500 x 512
+would take 51 us for 42).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..flat import (
     sum_of,
     with_body,
 )
-from .loop_blocks import TRIPS, in_blocks
+from .loop_blocks import BLOCK_TRIPS, in_blocks
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
@@ -131,7 +132,7 @@ def next_panel(
         last, step = last - 1, more
     strides = [loop.stride for loop in loops[:rows]]
     strides += [step * prod(loop.extent for loop in loops[n + 1 : last]) for n in range(rows, last)]
-    every = max(TRIPS[0], power_of_two(line // step)) if at_once and last == len(loops) else 1
+    every = max(BLOCK_TRIPS[0], power_of_two(line // step)) if at_once and last == len(loops) else 1
     return Ahead(tuple(strides), size, ceil(every * step / line), every)
 
 

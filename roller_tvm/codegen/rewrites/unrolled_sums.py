@@ -37,7 +37,7 @@ from ..flat import (
 from .loop_blocks import block_of, in_blocks
 
 #: Fewest vectors of sums, as LLVM itself unrolls bodies of fewer.
-VECTORS = 8
+UNROLLED_SUMS = 8
 
 
 def with_unrolled_sums(func: Any, dialect: Dialect) -> Any:
@@ -61,7 +61,7 @@ def _adds_up(loop: Any, memory: Memory, named: Mapping[int, Any]) -> bool:
         if kind_of(node) == "BufferStore":
             stores.append(node)
     sums = [s for s in stores if is_vector(s.value) and memory.of(s.buffer) in _read(s, memory)]
-    if not len(sums) == len(stores) >= VECTORS or sum(map(_bytes, sums)) > register_file_bytes():
+    if not len(sums) == len(stores) >= UNROLLED_SUMS or sum(map(_bytes, sums)) > register_file_bytes():
         return False
     return 0 < len(_elements(sums, named, loop)) * 2 <= len(sums)
 
