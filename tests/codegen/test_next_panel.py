@@ -25,7 +25,7 @@ def asked(loops, ahead, outer):
 
 @settings(deadline=None)
 @given(
-    st.integers(2, 6), st.lists(st.integers(2, 24), min_size=1, max_size=2),
+    st.integers(2, 6), st.lists(st.integers(2, 9), min_size=1, max_size=2),
     st.lists(st.integers(2, 5), min_size=1, max_size=3), st.sampled_from([8, 16, 32, 48, 64]),
     st.sampled_from([0, 4, 16]),
 )  # fmt: skip
