@@ -61,6 +61,10 @@ def mark_of(path):
     return named[1] if named else FOLDERS.get(path.relative_to(TESTS).parts[0])
 
 
+#: Folders whose tests both lines must pass, each case on each.
+CONTRACTS = ("line",)
+
+
 class OtherLine(pytest.Module):
     """A test module for another TVM than the one here."""
 
@@ -79,7 +83,10 @@ def pytest_collection_finish():
 
 
 def of_other_line(config, items):
-    """Tests marked ``one_line`` that the other line runs: all, or every second case. None if tests are named."""
+    """Tests marked ``one_line`` that the other line runs: all, or every second case. None if tests are named.
+
+    Several cases of a test of either line are so marked by themselves, but in `CONTRACTS`.
+    """
     if config.getoption("--nightly") or config.getoption("keyword") or any("::" in arg for arg in config.args):
         return
     functions = defaultdict(lambda: defaultdict(list))
@@ -88,11 +95,17 @@ def of_other_line(config, items):
         named = [line for mark in marks for line in mark.args]  # of a case, or of all cases of its function
         if named and LINE not in named:
             yield item
-        elif marks and not named and not item.get_closest_marker("nightly"):
+        elif (marks or shared(item)) and not named and not item.get_closest_marker("nightly"):
             functions[item.path][item.originalname].append(item)
     for cases_of in functions.values():
         for n, cases in enumerate(cases_of.values()):
-            yield from cases[(n + (LINE == "relay")) % 2 :: 2]
+            if len(cases) > 1 or cases[0].get_closest_marker("one_line"):
+                yield from cases[(n + (LINE == "relay")) % 2 :: 2]
+
+
+def shared(item):
+    """Whether a test needs a TVM of either line and is none of the contracts that each must pass."""
+    return item.get_closest_marker("te") and item.path.relative_to(TESTS).parts[0] not in CONTRACTS
 
 
 def pytest_collection_modifyitems(config, items):

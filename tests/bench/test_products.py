@@ -15,6 +15,7 @@ from roller_bench.singles import INPUT, MEMORY_BOUND, open_onnxruntime  # noqa: 
 from ..sampling import sampled  # noqa: E402
 
 
+@pytest.mark.nightly
 def test_products_are_built_timed_and_not_timed_again(tmp_path, capsys):
     asked = ["products", "--folder", str(tmp_path), "--peers", "onnxruntime", "--shapes", "4x32x48,7x16x16"]
     assert main([*asked, "--build"]) == 0

@@ -27,7 +27,7 @@ def convolved(x, w, stride, padding):
 
 @pytest.mark.parametrize(
     ("channels", "pixels", "filters", "window", "stride", "padding"),
-    sampled([(3, 64, 16, 3, 2, 1), (8, 28, 8, 3, 2, 1), (3, 64, 8, 5, 2, 2), (3, 48, 16, 3, 3, 1)], 3),
+    sampled([(3, 64, 16, 3, 2, 1), (8, 28, 8, 3, 2, 1), (3, 64, 8, 5, 2, 2), (3, 48, 16, 3, 3, 1)], 4),
 )
 def test_convolutions_with_padding_in_place(channels, pixels, filters, window, stride, padding):
     x = te.placeholder((1, channels, pixels, pixels), name="x")

@@ -140,6 +140,7 @@ def test_the_folder_is_all_that_is_needed(kit, tmp_path):
     assert done.returncode == 0 and "no device: no CUDA driver" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_drawn_plans_come_from_all_candidates_and_are_the_same_each_time(tmp_path):
     if not find_compilers():
         pytest.skip("neither NVRTC nor nvcc here")

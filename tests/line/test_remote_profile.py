@@ -22,6 +22,7 @@ from roller_tvm.tuning.remote_profile import remote_cpu_report  # noqa: E402
 OTHER = "riscv64-linux-gnu"
 
 
+@pytest.mark.nightly
 def test_a_server_is_profiled_as_this_machine_is(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no profile of this machine
     asked = Request("fma32", 1, budget_ms=5, repeats=3)

@@ -59,7 +59,7 @@ def explored(tmp_path, monkeypatch, winner):
     return model, mod, inputs, right(*tensors), site.options[at]
 
 
-@pytest.mark.parametrize("winner", [0, pytest.param(1, marks=pytest.mark.nightly), -1])
+@pytest.mark.parametrize("winner", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, -1))])
 def test_the_way_that_wins_is_built_elsewhere_too(tmp_path, monkeypatch, winner):
     model, mod, inputs, expected, label = explored(tmp_path, monkeypatch, winner)
     fresh = roller_tvm.compile(mod, LLVM, device=CPU, records=tmp_path / "records")
@@ -80,6 +80,7 @@ def test_the_way_that_wins_is_built_elsewhere_too(tmp_path, monkeypatch, winner)
     np.testing.assert_allclose(fresh.run(inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_broken_file_of_choices_is_told(tmp_path, monkeypatch):
     _, mod, *_ = explored(tmp_path, monkeypatch, -1)
     path = tmp_path / "records" / choices.FILE

@@ -144,6 +144,7 @@ def test_what_a_busy_machine_says_is_asked_again(said, tmp_path):
     assert said["ran"] == ["threads: 1"] and model.threads == 1
 
 
+@pytest.mark.nightly
 def test_calls_that_the_model_left_apart_are_connected_and_each_chain_is_explored_then(said, tmp_path, monkeypatch):
     mod, tensors = attention(2, 64, 40, 8)
     monkeypatch.setattr(connected, "BETWEEN", 0.0)

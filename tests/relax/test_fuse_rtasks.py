@@ -270,6 +270,7 @@ def test_an_operator_without_code_is_named_and_stays(monkeypatch):
         tvm.compile(mod, target)
 
 
+@pytest.mark.nightly
 def test_a_plan_too_big_for_the_device_is_cut(monkeypatch):
     """What its barriers need resident does not fit: halves are tried, and in the end the operators stay."""
     from roller_tvm.rammer import fused_kernel as code
@@ -370,6 +371,7 @@ def test_on_a_cpu_branches_share_a_parallel_region(name):
     assert report.predicted_seconds < report.sequential_seconds
 
 
+@pytest.mark.nightly
 def test_the_pass_alone_schedules_a_cpu_s_functions():
     mod, x = module(inception, (1, 8, 8, 8)), values(1, 8, 8, 8)
     target = tvm.target.Target(LLVM)

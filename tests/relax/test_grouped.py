@@ -77,6 +77,7 @@ def test_a_step_multiplies_by_keys_and_values_as_they_are(scale):
     np.testing.assert_array_equal(M.answer(made, *inputs), M.answer(mod, *inputs))
 
 
+@pytest.mark.nightly
 def test_sizes_may_be_open():
     rows, past = tirx.Var("n", "int64"), tirx.Var("m", "int64")
     mod = attention(rows, past)

@@ -69,6 +69,7 @@ def test_what_is_concatenated_stays_in_place(monkeypatch):
     assert "R.reshape" not in MergeAxes(LLVM, CPU)(mod).script()
 
 
+@pytest.mark.nightly
 def test_merged_kernels_are_explored_and_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(merged, "GAIN", 0.0)
     monkeypatch.setattr(exploring, "LEAST", 0.0)

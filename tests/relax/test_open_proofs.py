@@ -201,11 +201,11 @@ def wrong_sizes(func, reference, sizes):
 
 
 @pytest.mark.parametrize("body, shape, sizes, beside", [
-    (scores, (4,), (1, 9, 17), False),
+    pytest.param(scores, (4,), (1, 9, 17), False, marks=pytest.mark.nightly),
     (lambda b, x: b.emit(relax.op.add(b.emit(relax.op.nn.relu(x)), x)), (4,), (1, 9, 17), False),
     # Padding is read in place: blocks do not tell what it is, the reference does.
     pytest.param(convolved, (2, 7, 7), (1, 2), True, marks=pytest.mark.nightly),
-    (convolved, (2, 4, 4), (1, 2), True),
+    pytest.param(convolved, (2, 4, 4), (1, 2), True, marks=pytest.mark.nightly),
 ], ids=["scores", "added", "convolved", "padded in place"])  # fmt: skip
 def test_wrong_kernels_of_open_extents_are_not_proven_by_blocks(body, shape, sizes, beside):
     target = tvm.target.Target("llvm")

@@ -29,6 +29,7 @@ def files(tmp_path):
 
 @pytest.mark.te
 @needs_mpi
+@pytest.mark.nightly
 def test_a_product_is_compiled_and_run_on_two_ranks(files, capsys):
     made = files / "product.nodes"
     words = ["compile", str(files / "product.onnx"), "--nodes", "2", "--device", str(files / "nodes.toml")]

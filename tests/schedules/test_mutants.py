@@ -191,6 +191,7 @@ def test_a_witness_is_shown_by_large_numbers(words, rule):
     assert hidden
 
 
+@pytest.mark.nightly
 def test_trips_of_a_parallel_loop_race_across_barriers():
     func, reference = lowered("conv2d_nhwc n=1 c=4 h=5 w=5 f=4 k=3 padding=1", "v100")
     mutant = next(m for kind, m in mutants(func) if kind == "loop at once 0")  # a thread's sum over channels
