@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...te.numbering import dtype_of_node
+from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import in_order, number_of, with_body
 
@@ -15,8 +15,10 @@ BLOCK_TRIPS = (4, 2, 1)
 
 
 def block_of(loop: Any, most: int = BLOCK_TRIPS[0]) -> int:
-    """Return the trips of a block, at most `most`, that divide those of a loop; 1 if their number is open."""
+    """Return the trips of a block, at most `most`, that divide a serial loop from 0; 1 for others and for open ones."""
     trips = number_of(loop.extent) or 1
+    if int(loop.kind) != SERIAL or number_of(loop.min) != 0:
+        return 1
     return next(n for n in BLOCK_TRIPS if n <= most and trips % n == 0)
 
 

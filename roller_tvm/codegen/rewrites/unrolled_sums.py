@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...device.known import register_file_bytes
-from ...te.numbering import SERIAL, dtype_of_node
+from ...te.numbering import dtype_of_node
 from ..dialect import Dialect
 from ..flat import (
     CHOICE,
@@ -52,7 +52,7 @@ def with_unrolled_sums(func: Any, dialect: Dialect) -> Any:
 
 def _adds_up(loop: Any, memory: Memory, named: Mapping[int, Any]) -> bool:
     """Return whether an innermost loop of several blocks adds to rows of vectors, which registers hold."""
-    if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or block_of(loop) in (1, number_of(loop.extent)):
+    if block_of(loop) in (1, number_of(loop.extent)):
         return False
     stores = []
     for node in statements(loop.body):
