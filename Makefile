@@ -53,9 +53,9 @@ install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint 
 # The longest ones first. Their output comes in one piece, when each has ended.
 SUITES := pytest-relax-rest pytest-relax-passes pytest-relay-rest pytest-relay-passes test-torch pytest-emulate \
 	pytest-core pytest-plan lint
-# One more than there are CPUs: tests wait, too (for processes, for time to pass).
+# Two more than there are CPUs: tests wait, too (for processes, for time to pass), a tenth of the time with one more.
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
-	echo $$((cpus + 1 < $(words $(SUITES)) ? cpus + 1 : $(words $(SUITES)))))
+	echo $$((cpus + 2 < $(words $(SUITES)) ? cpus + 2 : $(words $(SUITES)))))
 
 # Processes that the tests start find their bytecode; without it each one compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE

@@ -37,8 +37,7 @@ def test_roller_and_untuned_are_built_checked_and_timed(jobs):
     assert jobs.tune("norm", "roller", 1)["status"] == "ok"
 
 
-@pytest.mark.one_line("relax")
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tvms_own_kernel_stays_where_it_is_faster(jobs, monkeypatch):
     from roller_tvm.tuning.measurer import Measurer
     from roller_tvm.tuning.session import Outcome, TaskResult

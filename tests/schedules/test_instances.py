@@ -65,14 +65,15 @@ def by_blocks(func, blocks):
     return prove_lowered(func, blocks=blocks)
 
 
-OPERATORS = [*PRODUCTS, "winograd", *(words for words, name in CASES if name == "avx2" and "pool" not in words)]
+OPERATORS = [*PRODUCTS, *(words for words, name in CASES if name == "avx2" and "pool" not in words)]
+WINOGRAD = [pytest.param("winograd", name, marks=pytest.mark.nightly) for name in ("avx2", "v100")]
 
 
 def made(words):
     return winograd() if words == "winograd" else PRODUCTS[words]() if words in PRODUCTS else tensors_of(words)
 
 
-@pytest.mark.parametrize(("words", "name"), covering(OPERATORS, ["avx2", "v100"]))
+@pytest.mark.parametrize(("words", "name"), [*covering(OPERATORS, ["avx2", "v100"]), *WINOGRAD])
 def test_wrong_kernels_are_not_proven_by_blocks(words, name):
     func, reference, blocks = lowered(made(words), name)
     assert prove_lowered(func, reference, blocks=blocks).answer == "proven"
