@@ -99,6 +99,10 @@ class Memory:
         own = hash(buffer) if kind_of(buffer) == "Var" else hash(buffer.data)
         return self.views.get(own, own)
 
+    def read_in(self, statement: Any) -> set[int]:
+        """Return the memory that a statement reads."""
+        return {self.of(access_of(load)[0]) for load in loads_of(statement)}
+
 
 def allocated_in(body: Any) -> set[int]:
     """Return the memory that a flattened function allocates itself (by hash)."""

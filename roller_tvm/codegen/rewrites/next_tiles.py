@@ -12,7 +12,7 @@ from typing import Any
 
 from ...device.known import estimate
 from ...te.numbering import PARALLEL, dtype_of_node
-from ..flat import Memory, Sum, access_of, children, kind_of, loads_of, number_of, statements
+from ..flat import Memory, Sum, children, kind_of, number_of, statements
 from .prefetch_panels import element_bytes, elements_of
 
 #: Most lines that a tile asks for at once: as many as there are registers in the largest tiles.
@@ -62,20 +62,15 @@ def sums_in(statement: Any, memory: Memory, own: set[int], tiles: tuple[Any, ...
         for at, loop in enumerate(inside):
             if kind_of(loop) != "For" or not written[at] or not own.issuperset(written[at]):
                 continue
-            if any(memory.of(store.buffer) in _read(store, memory) for store in stores[at]):
+            if any(memory.of(store.buffer) in memory.read_in(store) for store in stores[at]):
                 later = range(at + 1, len(inside))
                 end = next((n for n in later if not own.isdisjoint(written[n])), len(inside))
-                read = set[int]().union(*(_read(part, memory) for part in inside[: at + 1]))
+                read = set[int]().union(*map(memory.read_in, inside[: at + 1]))
                 yield Sums(tiles, loop, read, inside[at + 1 : end])
     if kind_of(statement) == "For" and int(statement.kind) != PARALLEL:
         tiles = (*tiles, statement)
     for part in inside:
         yield from sums_in(part, memory, own, tiles)
-
-
-def _read(statement: Any, memory: Memory) -> set[int]:
-    """Return the memory that a statement reads."""
-    return {memory.of(access_of(load)[0]) for load in loads_of(statement)}
 
 
 def passes_in(tiles: Sequence[Any], start: Sum) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -29,7 +29,6 @@ from ..flat import (
     Memory,
     Sum,
     access_of,
-    in_order,
     kind_of,
     loads_of,
     names_of,
@@ -37,7 +36,6 @@ from ..flat import (
     number_of,
     statements,
     sum_of,
-    with_body,
 )
 from .loop_blocks import BLOCK_TRIPS, in_blocks
 
@@ -299,15 +297,10 @@ def with_asked(func: Any, asked: Mapping[int, list[Asks]], dialect: Dialect) -> 
     """
     if not asked:
         return func
-    tir = dialect.tir
 
     def asking(loop: Any) -> Any | None:
         asks = asked.get(hash(loop.loop_var))
-        if asks is None:
-            return None
-        if all(ask.every == 1 for ask in asks):
-            return with_body(loop, in_order([*(ask.statement for ask in asks), loop.body], tir), tir)
-        return in_blocks(loop, [(ask.statement, ask.every) for ask in asks], dialect)
+        return None if asks is None else in_blocks(loop, [(ask.statement, ask.every) for ask in asks], dialect)
 
     return func.with_body(dialect.with_loops(func.body, asking))
 

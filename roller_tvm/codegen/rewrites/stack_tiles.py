@@ -32,7 +32,7 @@ def with_stack_tiles(func: Any, dialect: Dialect) -> Any:
             size = number_of(node.value.args[2])
             if size is not None and size <= register_file_bytes():
                 # TVM refuses an array of no element, and a model of empty tensors has them.
-                elements[node.var] = max(1, size * _BITS_OF_A_BYTE // _bits(_dtype(node.var)))
+                elements[node.var] = max(1, size * _BITS_OF_A_BYTE // bits_of_dtype(_dtype(node.var)))
     if not elements:
         return func
     return func.with_body(dialect.with_nodes(func.body, lambda node: _allocated(node, elements, tir), _WORKSPACE))
@@ -42,7 +42,7 @@ def _kept(allocation: Any, tir: Any) -> Any | None:
     """Return an allocation of TVM 0.27 that stays on the stack; None if it is too large."""
     buffer = allocation.buffer
     extents = [number_of(extent) for extent in buffer.shape]
-    size = prod(extent or 0 for extent in extents) * _bits(str(buffer.dtype)) // _BITS_OF_A_BYTE
+    size = prod(extent or 0 for extent in extents) * bits_of_dtype(str(buffer.dtype)) // _BITS_OF_A_BYTE
     if not 0 < size <= register_file_bytes():
         return None
     return tir.AllocBuffer(buffer, dict(allocation.annotations) | {_ON_THE_STACK: tir.const(True, "bool")})
@@ -69,7 +69,8 @@ def _dtype(var: Any) -> str:
     return str(var.type_annotation.element_type.dtype)
 
 
-def _bits(dtype: str) -> int:
+def bits_of_dtype(dtype: str) -> int:
+    """Return the bits of an element, or of all lanes of a vector."""
     import tvm
 
     told = tvm.DataType(dtype)

@@ -35,6 +35,7 @@ from ..flat import (
     values_of,
 )
 from .loop_blocks import block_of, in_blocks
+from .stack_tiles import bits_of_dtype
 
 #: Fewest vectors of sums, as LLVM itself unrolls bodies of fewer.
 UNROLLED_SUMS = 8
@@ -60,8 +61,9 @@ def _adds_up(loop: Any, memory: Memory, named: Mapping[int, Any]) -> bool:
             return False
         if kind_of(node) == "BufferStore":
             stores.append(node)
-    sums = [s for s in stores if is_vector(s.value) and memory.of(s.buffer) in _read(s, memory)]
-    if not len(sums) == len(stores) >= UNROLLED_SUMS or sum(map(_bytes, sums)) > register_file_bytes():
+    sums = [s for s in stores if is_vector(s.value) and memory.of(s.buffer) in memory.read_in(s)]
+    bits = sum(bits_of_dtype(dtype_of_node(s.value)) for s in sums)
+    if not len(sums) == len(stores) >= UNROLLED_SUMS or bits > 8 * register_file_bytes():
         return False
     return 0 < len(_elements(sums, named, loop)) * 2 <= len(sums)
 
@@ -78,17 +80,6 @@ def _elements(sums: list[Any], named: Mapping[int, Any], loop: Any) -> list[tupl
         if place is None or not any(at is not None and at.same(place) for at in known):
             found.append((hash(buffer), place))
     return found
-
-
-def _bytes(store: Any) -> int:
-    import tvm
-
-    told = tvm.DataType(dtype_of_node(store.value))
-    return int(told.bits * told.lanes) // 8
-
-
-def _read(store: Any, memory: Memory) -> set[int]:
-    return {memory.of(access_of(load)[0]) for load in loads_of(store)}
 
 
 def _chooses(value: Any) -> bool:
