@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from roller_tvm.device.rates import (
     best,
     clock_change,
     disorder,
+    merge,
     noise,
     positive,
     settle,
@@ -29,6 +31,8 @@ DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16"}
 SCALING_SHARE = 0.92
 #: Scaling below this share of the cores is measured again: it is more likely noise than hardware.
 SCALING_EXPECTED = 0.85
+#: What a thread reads in L3, in caches of its own: little of it lies nearer, and a page table's cache covers it.
+OWN_CACHES = 4
 #: Share of DRAM's latency above which a cache's latency is suspect: other programs filled the cache.
 FAR_SHARE = 0.6
 REMEDY = "stop other programs (or wait until they end) and run 'roller-tvm profile --refresh'"
@@ -40,8 +44,9 @@ class CpuProfile(Profile):
 
     `scaling` is float32 GFLOP/s by number of threads. `peak` and `bandwidth` hold (one thread, `units` threads) in
     GFLOP/s and GB/s. `latency_ns` is the latency of dependent loads. `launch_us` is the cost of a parallel region on
-    `units` spinning threads, as TVM's spin between operators. `spread` is, for each measurement, the share by which the
-    median of its repeats lies below the best.
+    `units` spinning threads, as TVM's spin between operators. `last_bytes` is the size of what `units` threads read at
+    the last cache's rate, where that is less than half of the cache (others, or other virtual machines, have the rest),
+    else 0. `spread` is, for each measurement, the share by which the median of its repeats lies below the best.
     """
 
     clock_ghz: float
@@ -53,6 +58,7 @@ class CpuProfile(Profile):
     bandwidth: dict[str, tuple[float, float]]
     latency_ns: dict[str, float]
     launch_us: float
+    last_bytes: int
     spread: dict[str, float]
 
     def rate(self, table: Mapping[str, tuple[float, float]], key: str, threads: int) -> float:
@@ -81,6 +87,12 @@ def working_set(facts: CpuFacts, level: str, threads: int) -> int:
         instances = -(-facts.cores // max(1, last.shared_by))
         total = min(max(4 * last.bytes * instances, 64 << 20), 1 << 30, facts.memory_bytes // 8)
         return max(total // threads, 4 << 20) // 4096 * 4096
+    most, own = _half_share(facts, level, threads), facts.cache(2)
+    return min(OWN_CACHES * own.bytes, most) if level == "l3" and own else most
+
+
+def _half_share(facts: CpuFacts, level: str, threads: int) -> int:
+    """Return half of a thread's bytes of a cache, a little more where the nearer cache is nearly as large."""
     cache = facts.cache(int(level[1]))
     assert cache is not None
     share = cache.bytes // max(1, min(threads, cache.shared_by))
@@ -91,11 +103,23 @@ def working_set(facts: CpuFacts, level: str, threads: int) -> int:
     return max(half // 4096, 1) * 4096
 
 
+def larger_sets(facts: CpuFacts, threads: int) -> list[int]:
+    """Return more bytes per thread to read in L3, each twice the one before, up to half of the threads' share.
+
+    A virtual machine is told the whole size of a cache that others fill, too.
+    """
+    if facts.cache(3) is None:
+        return []
+    size, most, out = working_set(facts, "l3", threads), _half_share(facts, "l3", threads), []
+    while size < most:
+        size = min(2 * size, most)
+        out.append(size)
+    return out
+
+
 def chased_set(facts: CpuFacts, level: str) -> int:
-    """Return the bytes for pointer chasing: in L3 as much as the TLB covers, in DRAM as much as is set up quickly."""
-    size = min(working_set(facts, level, 1), 256 << 20)
-    nearer = facts.cache(2)
-    return min(size, 4 * nearer.bytes) if level == "l3" and nearer else size
+    """Return the bytes for pointer chasing: in DRAM as much as is set up quickly."""
+    return min(working_set(facts, level, 1), 256 << 20)
 
 
 def levels_of(facts: CpuFacts) -> tuple[str, ...]:
@@ -127,6 +151,7 @@ def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
         return plan.disturbed(facts, _profile(facts, rates, plan, before, reached))
 
     settle(run, rates, [r for r in plan.requests() if r not in rates], suspects)
+    merge(rates, run([r for r in plan.larger if r not in rates]))
     after: Rates = {}
     settle(run, after, [clock])
     profile = _profile(facts, rates, plan, before, reached)
@@ -148,11 +173,12 @@ class _Plan:
     peaks: dict[str, tuple[Request, Request]]
     reads: dict[str, tuple[Request, Request]]
     chases: dict[str, Request]
+    larger: tuple[Request, ...]
 
     @classmethod
     def of(cls, facts: CpuFacts, units: int) -> _Plan:
-        def read(level: str, threads: int) -> Request:
-            return Request("read", threads, working_set(facts, level, threads), repeats=60)
+        def read(level: str, threads: int, size: int = 0) -> Request:
+            return Request("read", threads, size or working_set(facts, level, threads), repeats=60)
 
         levels = levels_of(facts)
         return cls(
@@ -162,6 +188,7 @@ class _Plan:
             peaks={dtype: (Request(kind, 1), Request(kind, units)) for dtype, kind in DTYPES.items()},
             reads={lv: (read(lv, 1), read(lv, units)) for lv in levels},
             chases={lv: Request("chase", 1, chased_set(facts, lv), budget_ms=80) for lv in levels},
+            larger=tuple(read("l3", units, size) for size in larger_sets(facts, units)),
         )
 
     def requests(self) -> list[Request]:
@@ -181,6 +208,19 @@ class _Plan:
         far = profile.latency_ns["dram"]
         out += [r for lv, r in self.chases.items() if lv != "dram" and profile.latency_ns[lv] > FAR_SHARE * far]
         return out
+
+
+def _last_bytes(rates: Rates, plan: _Plan) -> int:
+    """Return `CpuProfile.last_bytes`: sets count up to the first whose rate is nearer to DRAM's than to the cache's."""
+    if not plan.larger:
+        return 0
+    first, far = (plan.reads[level][1] for level in ("l3", "dram"))
+    least, size = math.sqrt(best(rates, first) * best(rates, far)), first.bytes
+    for request in plan.larger:
+        if 0 < best(rates, request) < least:
+            return size * plan.units
+        size = request.bytes
+    return 0
 
 
 def _profile(facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, scaling: dict[int, float]) -> CpuProfile:
@@ -204,6 +244,7 @@ def _profile(facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, sca
         bandwidth={lv: (best(rates, one), best(rates, full)) for lv, (one, full) in plan.reads.items()},
         latency_ns={lv: 1 / rate if (rate := usual(rates, r)) else 0.0 for lv, r in plan.chases.items()},
         launch_us=launch / 1e3 + estimate("launch_software") if launch else 0.0,
+        last_bytes=_last_bytes(rates, plan),
         spread=shares,
     )
 
@@ -259,6 +300,7 @@ def estimated_profile(facts: CpuFacts) -> CpuProfile:
         bandwidth={lv: (bw, dram if lv == "dram" else bw * units) for lv, bw in bandwidth.items()},
         latency_ns={lv: estimate(f"{lv}_latency", clock) for lv in levels_of(facts)},
         launch_us=estimate("launch_overhead"),
+        last_bytes=0,
         spread={},
     )
 

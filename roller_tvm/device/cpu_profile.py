@@ -29,7 +29,7 @@ from roller_tvm.errors import ProfileError
 
 #: Function from (bytes of a vector, CPUs to use) to a context in which requests are measured.
 RunnerOf = Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]]
-PROFILE_VERSION = 2
+PROFILE_VERSION = 3
 #: Share by which a median below the best means that other programs used the machine.
 BUSY_SPREAD = 0.4
 
@@ -225,7 +225,9 @@ def cpu_spec(
         if cache and not shared:
             # A cache of several cores below the last level (Apple's L2) counts as a share for each.
             capacity //= max(1, cache.shared_by)
-        capacity = sources.told(f"{at}.capacity", capacity, "detected")
+        ours = profile.last_bytes if name == "l3" else 0
+        known = f"measured, what {profile.units} threads read at its rate" if ours else "detected"
+        capacity = sources.told(f"{at}.capacity", min(capacity, ours or capacity), known)
         transaction = sources.told(f"{at}.transaction", min(vector, line) if name == "l1" else line, "detected")
         line = sources.told(f"{at}.line", line, "detected")
         loads = measured(f"{name} latency", "dependent loads")

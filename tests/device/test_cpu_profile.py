@@ -11,8 +11,15 @@ import pytest
 
 from roller_tvm.device import DeviceSpec, cpu_profile
 from roller_tvm.device.cpu_bench import NativeRunner, compile_benchmarks, find_compiler, parse_output
-from roller_tvm.device.cpu_detect import detect_cpu
-from roller_tvm.device.cpu_measure import CpuProfile, check_profile, measure_cpu, thread_counts, working_set
+from roller_tvm.device.cpu_detect import Cache, detect_cpu
+from roller_tvm.device.cpu_measure import (
+    CpuProfile,
+    check_profile,
+    larger_sets,
+    measure_cpu,
+    thread_counts,
+    working_set,
+)
 from roller_tvm.device.cpu_profile import cache_path, cpu_report, cpu_spec
 from roller_tvm.device.rates import ATTEMPTS, Request
 from roller_tvm.errors import ProfileError
@@ -43,6 +50,28 @@ def test_the_truth_comes_out(facts, fake):
     assert spec.level("register").capacity_bytes == 16 * 32
     assert (spec.vector_width, spec.vector_bytes, spec.limits.l1_ways) == (8, 32, 8)
     assert DeviceSpec.from_json(spec.to_json()) == spec
+
+
+def large_last_cache():
+    return make_facts(caches=(*make_facts().caches[:2], Cache(3, 64 << 20, 64, 16, 4)))
+
+
+def test_a_last_cache_that_others_fill_counts_as_far_as_it_is_ours():
+    """Of 64 MB the four threads have 16: more is read as fast as memory."""
+    facts = large_last_cache()
+    machine = FakeMachine(
+        facts,
+        lambda r, rate, n: 20.0 if r.kind == "read" and r.threads == 4 and 4 * r.bytes > 16 << 20 else rate,
+    )
+    level = cpu_report(facts=facts, runner=machine).spec.level("l3")
+    assert (level.bandwidth_gbps, level.capacity_bytes) == (100, 16 << 20)
+
+
+def test_a_size_without_an_undisturbed_repeat_says_nothing():
+    facts = large_last_cache()
+    sizes = larger_sets(facts, 4)
+    machine = FakeMachine(facts, lambda r, rate, n: 0.0 if r.kind == "read" and r.bytes in sizes else rate)
+    assert len(sizes) == 2 and cpu_report(facts=facts, runner=machine).spec.level("l3").capacity_bytes == 64 << 20
 
 
 def test_hyper_threads_that_help_count(facts):
@@ -321,6 +350,14 @@ def test_working_sets_fit_their_level_and_no_nearer_one(facts, threads):
         if cache.level > 1:
             assert size > facts.cache(cache.level - 1).bytes
     assert working_set(facts, "dram", threads) * threads >= 4 * facts.cache(3).bytes
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4, 8])
+def test_larger_sets_double_up_to_half_of_the_last_cache(threads):
+    facts = large_last_cache()
+    sizes = [working_set(facts, "l3", threads), *larger_sets(facts, threads)]
+    assert all(near < far <= 2 * near for near, far in zip(sizes, sizes[1:], strict=False))
+    assert sizes[-1] * min(threads, 4) == facts.cache(3).bytes // 2
 
 
 def test_profile_round_trips(facts, fake):

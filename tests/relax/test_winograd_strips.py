@@ -50,7 +50,7 @@ def planned(conv, strip, block, tile):
     return func, apply_steps_tir(func, reading, lower(plan)), plan.slices
 
 
-@pytest.mark.parametrize("shape, strip, block, tile", sampled(KERNELS, 2))
+@pytest.mark.parametrize("shape, strip, block, tile", sampled(KERNELS, 4))
 def test_slices_compute_the_convolution(shape, strip, block, tile):
     conv, arrangement = convolution(*shape), Arrangement(block)
     _, schedule, slices = planned(conv, strip, block, tile)

@@ -16,7 +16,6 @@ from roller_tvm.errors import RecordError  # noqa: E402
 from roller_tvm.relay import winograd  # noqa: E402
 
 from ..said_forms import notes_of  # noqa: E402
-from ..sampling import NIGHTLY  # noqa: E402
 
 TARGET = "llvm -num-cores=2"
 X = np.random.default_rng(1).standard_normal((1, 16, 12, 12)).astype("float32")
@@ -54,6 +53,7 @@ def right(model, expected):
     np.testing.assert_allclose(model.run({"x": X})[0], expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.nightly  # eight builds; tests/relax/test_exploring_forms.py has the same search at every change
 def test_every_form_is_right_and_what_is_faster_is_kept(said, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(winograd, "GAIN", 0.0)
     monkeypatch.setattr(winograd.use_winograd, "__defaults__", (0.0,))  # wherever it applies
@@ -72,12 +72,11 @@ def test_every_form_is_right_and_what_is_faster_is_kept(said, expected, tmp_path
     assert kernels(fresh) == kernels(model) and fresh.threads == 1
     assert {"winograd: True", "packed: False", "threads: 1"} <= set(fresh.report().choices)
     right(fresh, expected)
-    if NIGHTLY:
-        ran = list(said["ran"])
-        again = compiled()
-        again.explore({"x": X}, top=2, runs=3, records=place)  # of the operators as they are now
-        assert said["ran"] == ran and kernels(again)
-        right(again, expected)
+    ran = list(said["ran"])
+    again = compiled()
+    again.explore({"x": X}, top=2, runs=3, records=place)  # of the operators as they are now
+    assert said["ran"] == ran and kernels(again)
+    right(again, expected)
 
 
 def test_choices_for_another_target_are_refused(said, tmp_path):
