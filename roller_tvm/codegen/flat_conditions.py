@@ -7,14 +7,18 @@ from typing import Any
 
 from .flat import Sum, called, counts, kind_of, number_of, parts_of, sum_of
 
+#: No names.
+EMPTY: Mapping[int, Any] = {}
 
-def conjuncts(condition: Any) -> Iterator[Any]:
-    """Yield the parts of a conjunction; a condition that is none yields itself."""
+
+def conjuncts(condition: Any, named: Mapping[int, Any] = EMPTY) -> Iterator[Any]:
+    """Yield the parts of a conjunction; a condition that is none yields itself, a name the parts of its value."""
+    condition = named.get(hash(condition), condition)
     if kind_of(condition) == "And":
-        yield from conjuncts(condition.a)
-        yield from conjuncts(condition.b)
+        yield from conjuncts(condition.a, named)
+        yield from conjuncts(condition.b, named)
     elif called(condition) == "likely":
-        yield from conjuncts(condition.args[0])
+        yield from conjuncts(condition.args[0], named)
     else:
         yield condition
 

@@ -63,31 +63,47 @@ def test_rows_that_cores_share(rows, tile, chunk, peeled):
     assert checks_in_loops(before) and after is not None and not checks_in_loops(after)
 
 
-@pytest.mark.parametrize("rows, tile, chunk", [(12, 3, 6), (11, 3, 6), (23, 2, 12)])
-def test_padding_that_cores_share(rows, tile, chunk, peeled):
-    """Tiles of the first and of the last rows choose padding, the others nothing, whichever core computes them."""
-    image = te.placeholder((rows, 4 * LANES), name="image")
+def window_kernel(rows, tile, chunk, window):
+    """Sums of a window's rows, padded in place, computed and as numpy has them."""
+    image, pad = te.placeholder((rows, 4 * LANES), name="image"), window // 2
     tir = dialect_here().tir
 
     def value(i, j):
-        return tir.if_then_else(tir.all(i >= 1, i < rows + 1), image[i - 1, j], tir.const(0, "float32"))
+        return tir.if_then_else(tir.all(i >= pad, i < rows + pad), image[i - pad, j], tir.const(0, "float32"))
 
-    padded = te.compute((rows + 2, 4 * LANES), value, "padded")
-    a = te.reduce_axis((0, 3), "a")
+    padded = te.compute((rows + 2 * pad, 4 * LANES), value, "padded")
+    a = te.reduce_axis((0, window), "a")
     y = te.compute((rows, 4 * LANES), lambda i, j: te.sum(padded[i + a, j], a), "y")
     steps = [Inline("padded"), *shared_rows(y, tile, chunk, ("a",)), Unroll("y", "a")]
     kernel = built([image, y], steps, ("edge_vectors", "stack_tiles"))
     given = RNG.standard_normal((rows, 4 * LANES)).astype("float32")
-    around = np.pad(given, ((1, 1), (0, 0)))
-    expected = around[:-2] + around[1:-1] + around[2:]
-    np.testing.assert_allclose(kernel(given.shape, given), expected, rtol=1e-5, atol=1e-5)
+    around = np.pad(given, ((pad, pad), (0, 0)))
+    return kernel(given.shape, given), sum(around[n : n + rows] for n in range(window))
+
+
+def asked(body):
+    """How many choices between vectors a statement has."""
+    values = [value for node in statements(body) for value in values_of(node)]
+    return sum(called(part) == CHOICE and is_vector(part) for value in values for part in parts_of(value))
+
+
+@pytest.mark.parametrize("rows, tile, chunk", [(12, 3, 6), (11, 3, 6), (23, 2, 12)])
+def test_padding_that_cores_share(rows, tile, chunk, peeled):
+    """Tiles of the first and of the last rows choose padding, the others nothing, whichever core computes them."""
+    computed, expected = window_kernel(rows, tile, chunk, 3)
+    np.testing.assert_allclose(computed, expected, rtol=1e-5, atol=1e-5)
     before, after = peeled[-1]
-
-    def asked(body):
-        values = [value for node in statements(body) for value in values_of(node)]
-        return sum(called(part) == CHOICE and is_vector(part) for value in values for part in parts_of(value))
-
     assert asked(before) and not asked(after)
+
+
+@pytest.mark.parametrize("chunk", [12, 24])
+def test_edges_of_several_tiles(chunk, peeled):
+    """Padding of three rows ends in the second tile of two: more kinds than copies. Tiles within choose nothing."""
+    computed, expected = window_kernel(24, 2, chunk, 7)
+    np.testing.assert_allclose(computed, expected, rtol=1e-5, atol=1e-5)
+    before, after = peeled[-1]
+    places = [n for n in statements(after) if kind_of(n) == "IfThenElse" and n.else_case is not None]
+    assert not all(asked(body) for node in places for body in (node.then_case, node.else_case))
 
 
 def test_one_loop_shares_rows_and_columns(monkeypatch):

@@ -31,7 +31,7 @@ from ..flat import (
 )
 from ..flat_conditions import below_zero, conjuncts
 from .hoisted_choices import between_tensors
-from .tile_places import TilePlaces, runs
+from .tile_places import TilePlaces, few_runs, within
 
 #: Most choices in all copies of a loop's body; with more LLVM takes long.
 CHOICES = 2000
@@ -52,12 +52,24 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
         choices, rows = gathered(loop.body, "choices", _choices), _rows(loop)
         conditions = [*(choice.args[0] for choice in choices), *rows]
         most = min(COPIES_OF_BODY, CHOICES // max(1, len(conditions)))
-        if (kinds := _kinds(loop, _checks(conditions), named, most)) is not None:
+        if (kinds := _kinds(loop, _checks(conditions, named), named, most)) is not None:
             found.append(loop)
-            return in_parts(loop, kinds, lambda n: _chosen(loop, partial(_in_trip, loop, n, named), dialect), dialect)
+            return of_kinds(loop, kinds)
         placed = by_place(loop)
         found.extend([] if placed is None else [loop])
         return placed
+
+    def of_kinds(loop: Any, kinds: list[tuple[int, int]]) -> Any:
+        """Return a loop in parts; if the kinds do not have all trips, the choice between two bodies in each trip."""
+
+        def of_trip(trip: int) -> Any:
+            return _chosen(loop, partial(_in_trip, loop, trip, named), named, dialect)
+
+        if kinds[0][0] == 0 and kinds[-1][1] == number_of(loop.extent):
+            return in_parts(loop, kinds, of_trip, dialect)
+        ((first, end),), tir = kinds, dialect.tir
+        alike = within(loop.loop_var, first, end - 1, False, tir)
+        return with_body(loop, tir.IfThenElse(alike, of_trip(first), loop.body), tir)
 
     def by_place(loop: Any) -> Any | None:
         """Return a loop whose tiles' places choose its body; None if none do."""
@@ -65,12 +77,12 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
         most = min(COPIES_OF_BODY, CHOICES // max(1, len(choices) + len(rows)))
         # Choices between tensors are `hoisted_choices`'.
         padding = [choice.args[0] for choice in choices if not between_tensors(choice)]
-        places = TilePlaces.of(loop, _checks([*padding, *rows]), named, loops, most, dialect)
+        places = TilePlaces.of(loop, _checks([*padding, *rows], named), named, loops, most, dialect)
         if places is None:
             return None
 
         def of(outcome: Callable[[Any], bool | None]) -> Any:
-            body = _chosen(loop, outcome, dialect)
+            body = _chosen(loop, outcome, named, dialect)
             further = by_place(with_body(loop, body, dialect.tir))  # TVM says some checks of an axis in another way
             return body if further is None else further.body
 
@@ -105,9 +117,9 @@ def in_parts(loop: Any, kinds: list[tuple[int, int]], of_trip: Callable[[int], A
     return in_order(parts, tir)
 
 
-def _checks(conditions: list[Any]) -> list[Any]:
+def _checks(conditions: list[Any], named: Mapping[int, Any]) -> list[Any]:
     """Return the checks of conditions, each once."""
-    return list({hash(check): check for condition in conditions for check in conjuncts(condition)}.values())
+    return list({hash(check): check for condition in conditions for check in conjuncts(condition, named)}.values())
 
 
 def _rows(loop: Any) -> list[Any]:
@@ -120,13 +132,13 @@ def _rows(loop: Any) -> list[Any]:
 
 
 def _kinds(loop: Any, checks: list[Any], named: Mapping[int, Any], most: int) -> list[tuple[int, int]] | None:
-    """Return runs of trips that choose the same, at most `most`; None if splitting the loop gains nothing."""
+    """Return runs of trips that choose the same, at most `most`, or the longest; None if that gains nothing."""
     trips = number_of(loop.extent)
     if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or not trips:
         return None
     known = [found for check in checks if (found := _number(check, loop, named)) is not None]
-    kinds = runs([[number + step * trip < 0 for number, step in known] for trip in range(trips)])
-    return kinds if known and len(kinds) <= most else None
+    outcomes = [[number + step * trip < 0 for number, step in known] for trip in range(trips)]
+    return few_runs(outcomes, most) or None if known else None
 
 
 def _choices(node: Any) -> list[Any]:
@@ -168,12 +180,14 @@ def _in_trip(loop: Any, trip: int, named: Mapping[int, Any], check: Any) -> bool
     return None if found is None else found[0] + found[1] * trip < 0
 
 
-def _chosen(loop: Any, outcome: Callable[[Any], bool | None], dialect: Dialect) -> Any:
+def _chosen(
+    loop: Any, outcome: Callable[[Any], bool | None], named: Mapping[int, Any], dialect: Dialect
+) -> Any:
     """Return the body of a loop with its choices made by the outcomes of checks."""
 
     def left(condition: Any) -> list[Any] | None:
         """Return the checks of a condition whose outcome is not known; None if one of them fails."""
-        outcomes = [(check, outcome(check)) for check in conjuncts(condition)]
+        outcomes = [(check, outcome(check)) for check in conjuncts(condition, named)]
         return None if any(o is False for _, o in outcomes) else [check for check, o in outcomes if o is None]
 
     def one(node: Any) -> Any | None:

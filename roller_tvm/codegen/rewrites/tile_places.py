@@ -28,7 +28,9 @@ class TilePlaces:
         The innermost loop on which the place depends.
     place : Sum
     kinds : list of (int, int)
-        First and last place of each run of places with the same outcomes.
+        First and last place of runs of places with the same outcomes: of each run, or of the one that has most places.
+    whole : bool
+        Whether the runs have all places.
     named : mapping
         Value of each name, by the hash of its variable.
     """
@@ -36,6 +38,7 @@ class TilePlaces:
     loop: Any
     place: Sum
     kinds: list[tuple[int, int]]
+    whole: bool
     named: Mapping[int, Any]
 
     @classmethod
@@ -68,8 +71,9 @@ class TilePlaces:
         if every.stop - every.start > MOST_PLACES * every.step:
             return None
         outcomes = [[offset + step * at < 0 for _, offset, step in alike] for at in every]
-        kinds = [(every[first], every[end - 1]) for first, end in runs(outcomes)] if outcomes else []
-        return cls(loop, place, kinds, named) if 1 < len(kinds) <= most else None
+        kinds = [(every[first], every[end - 1]) for first, end in few_runs(outcomes, most)]
+        whole = bool(kinds) and (kinds[0][0], kinds[-1][1]) == (every[0], every[-1])
+        return cls(loop, place, kinds, whole, named) if len(kinds) > whole else None
 
     def choosing(self, body_of: Callable[[Callable[[Any], bool | None]], Any], dialect: Dialect) -> Any:
         """Return the loop, its body chosen by the place of a tile.
@@ -79,11 +83,11 @@ class TilePlaces:
         body_of : function
             Function of the outcomes of checks (None: not known) -> the loop's body where they have them.
         """
-        tir, place, made = dialect.tir, self.place.expression(dialect.tir), None
+        tir, place = dialect.tir, self.place.expression(dialect.tir)
+        made = None if self.whole else self.loop.body
         for first, last in reversed(self.kinds):
             body = body_of(partial(self.outcome, first))
-            within = place <= tir.const(last, dtype_of_node(place))
-            made = body if made is None else tir.IfThenElse(within, body, made)
+            made = body if made is None else tir.IfThenElse(within(place, first, last, self.whole, tir), body, made)
         return with_body(self.loop, made, tir)
 
     def outcome(self, at: int, check: Any) -> bool | None:
@@ -120,6 +124,28 @@ def _range(loop: Any) -> Any:
     import tvm
 
     return tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+
+
+def within(place: Any, first: int, last: int, begun: bool, tir: Any) -> Any:
+    """Return the condition of a place between two others; `begun` if none before the first one gets there."""
+    dtype = dtype_of_node(place)
+    end = place <= tir.const(last, dtype)
+    return end if begun else tir.all(tir.const(first, dtype) <= place, end)
+
+
+def few_runs(of_trip: list[Any], most: int) -> list[tuple[int, int]]:
+    """Return `runs`; for more than `most` the longest alone, if it has half of all trips and two copies are allowed.
+
+    Examples
+    --------
+    >>> few_runs([1, 2, 2, 2, 3], 3), few_runs([0, 1, 2, 2, 2, 2, 3], 3), few_runs([0, 1, 2, 3], 3)
+    ([(0, 1), (1, 4), (4, 5)], [(2, 6)], [])
+    """
+    found = runs(of_trip)
+    if len(found) <= most:
+        return found
+    longest = max(found, key=lambda run: run[1] - run[0])
+    return [longest] if most >= 2 and 2 * (longest[1] - longest[0]) >= len(of_trip) else []
 
 
 def runs(of_trip: list[Any]) -> list[tuple[int, int]]:
