@@ -179,6 +179,17 @@ def block(extent: int) -> int:
     return extent & -extent
 
 
+def block_of(operand: Operand, extent: int) -> int:
+    """Return the longest vectors along an axis that stay inside the blocks of an operand with indices that divide it.
+
+    Blocks end with the last dimensions where others lie between them and the first (12 blocks of 16 of 784 x 192 on a
+    Granite Rapids, to rows of 192: 8 us in vectors of 16, 41 of 32 and 64).
+    """
+    last = next((n for n, opaque in enumerate(reversed(operand.opaque)) if not opaque), len(operand.opaque))
+    apart = 0 < last < sum(operand.opaque)
+    return block(gcd(extent, prod(operand.shape[-last:])) if apart else extent)
+
+
 @dataclass(frozen=True)
 class Cycles:
     """Cycles of one core that overlap: of instructions, of calls, of sums that wait for one another.
@@ -233,13 +244,15 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
     last = g.vector_axis
-    inner = [op for op in g.operands if last in op.axes or op.axes.intersection(g.reduce)]  # others: once a row
+    inner = [  # others: once a row
+        op for op in g.operands if last in op.axes or any(op.opaque) or op.axes.intersection(g.reduce)
+    ]
     per_point = instructions(g.stage.ops) + sum(prologue_slots(op) for op in inner)
     points = g.stage.points
     contiguous = [
         last is not None
         and op.stride_of(last) in (0, 1)
-        and not (any(op.opaque) and vector > block(g.extents[last]))
+        and not (any(op.opaque) and vector > block_of(op, g.extents[last]))
         for op in g.operands
     ]
     vectorised = max(1.0, min(vector, rates.lanes)) if last is not None else 1.0
