@@ -5,6 +5,7 @@ from math import ceil, prod
 
 import pytest
 
+from roller_tvm.ir.affine import Index
 from roller_tvm.ir.operators import matmul, operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
@@ -77,3 +78,18 @@ def test_vectors_fill_half_a_register_or_are_the_whole_row(length, right):
     """Registers of 8: of 12 elements vectors of 6, of 44 of 4, of 33 of 3, of 26 of 2."""
     ctx = rows_of(3, length)
     assert (vectorisable(ctx, ctx.geometry.spatial[-1]) is None) == right
+
+
+@pytest.mark.parametrize("blocks", [4, 8, 16])
+def test_vectors_end_with_the_blocks_of_what_they_read(blocks):
+    """Rows of 192 read blocks of channels, a row of them in each: longer vectors would be put together lane by lane."""
+    rows = operator("transpose", shape=(784, 192), perm=(0, 1))
+    source, stage = rows.inputs[0], rows.stages[0]
+    (read,), (pixel, _) = stage.reads, stage.axes
+    indices = (Index.whole(), Index.axis(pixel.name), Index.whole())
+    rows = replace(
+        rows, inputs=(replace(source, shape=(192 // blocks, 784, blocks)),),
+        stages=(replace(stage, reads=(replace(read, indices=indices),)),),
+    )  # fmt: skip
+    best = construct(rows, device("avx512")).best.plan.programs[-1]
+    assert 1 < best.choice("vector") <= blocks
