@@ -20,7 +20,7 @@ from roller_bench.machine import commit, cpu_kind
 from roller_bench.running import TOLERANCE, Runnable, read_inputs, relative_error
 from roller_bench.torch_models import MODELS
 from roller_tvm.children import environment
-from roller_tvm.device import cpu_device
+from roller_tvm.device import cpu_device, default_cpu_target
 from roller_tvm.errors import MeasureError, RollerError
 from roller_tvm.models.line import Request, model_line
 from roller_tvm.session import Session
@@ -60,6 +60,8 @@ def models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no model after this time")
     parser.add_argument("--time", type=float, default=3.0, help="seconds of timing a model; default 3")
     parser.add_argument("--again", action="store_true", help="time these models again, in other processes")
+    told = "build without a matrix unit, as a CPU that has none; kept as a kind of its own (another --folder)"
+    parser.add_argument("--vectors", action="store_true", help=told)
     parser.add_argument("--note", default="", help="kept with the results ('loaded', say)")
     parser.set_defaults(run=_run)
 
@@ -79,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
                 if done.returncode:
                     print(f"{name}: not exported: {(done.stderr.strip().splitlines() or ['?'])[-1]}", flush=True)
         return 0
-    threads, kind = cpu_device().units, cpu_kind(cpu_device())
+    threads, kind = cpu_device().units, cpu_kind(cpu_device()) + (", vectors alone" if args.vectors else "")
     set_threads(threads)
     file = args.folder / "times.jsonl"
     rows = [r for r in read_lines(file) if r["cpu"] == kind]
@@ -113,7 +115,9 @@ def _build(args: argparse.Namespace, name: str, threads: int) -> None:
     """Build a model as its user does, by prediction alone."""
     start = time.perf_counter()
     shapes = {n: tuple(a.shape) for n, a in read_inputs(_file(args, name, "npz")).items()}
-    session = Session(model_line(usable_line("building a model")), Request(shapes=shapes, threads=threads))
+    target = default_cpu_target(threads=threads) if args.vectors else None
+    request = Request(target=target, shapes=shapes, threads=threads)
+    session = Session(model_line(usable_line("building a model")), request)
     part = session.read(str(_file(args, name, "onnx"))).save(_file(args, name, "part.so"))
     part.replace(_file(args, name, "so"))
     print(f"{name}: built in {time.perf_counter() - start:.1f} s", flush=True)
