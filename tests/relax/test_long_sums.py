@@ -39,7 +39,8 @@ def test_a_slow_memory_behind_the_cache_has_sums_cut_into_parts_that_fit():
 
 
 def test_nothing_is_cut_that_saves_little():
-    assert parts_of(4096, 11008, 64, SLOW) == 1  # the partial results would cost more
+    assert parts_of(384, 768, 768, CPU) == 1 < parts_of(384, 3072, 768, CPU)
+    assert parts_of(7, 3072, 768, SLOW) == 1  # a register tile reads the constant once, however long its rows
     assert parts_of(128, 11003, 4096, SLOW) == 1  # a prime
 
 
