@@ -37,9 +37,9 @@ _OUT_FUSIBLE = 4
 def parts_of(rows: int, terms: int, columns: int, device: DeviceSpec) -> int:
     """Return in how many equal parts to sum up a product of float32; 1 to leave it whole.
 
-    What streams from beyond a core's cache is priced at the rate of the memory behind it, and not hidden. Measured on two
-    cores of a Granite Rapids, weights from memory: 128x3072x768 takes 2.30 ms whole, 2.05 in two parts, 1.94 in four;
-    384x3072x768 7.0, 6.2, 5.9; 128x4096x4096 15.7, 14.1, 13.8; 128x768x3072 1.92 whole, 1.96 in two.
+    What streams from beyond a core's cache is priced at the rate of the memory behind it, and not hidden. Measured on
+    two cores of a Granite Rapids, weights from memory: 128x3072x768 takes 2.30 ms whole, 2.05 in two parts, 1.94 in
+    four; 384x3072x768 7.0, 6.2, 5.9; 128x4096x4096 15.7, 14.1, 13.8; 128x768x3072 1.92 whole, 1.96 in two.
 
     Examples
     --------
