@@ -44,10 +44,9 @@ class CpuProfile(Profile):
 
     `scaling` is float32 GFLOP/s by number of threads. `peak` and `bandwidth` hold (one thread, `units` threads) in
     GFLOP/s and GB/s. `latency_ns` is the latency of dependent loads. `launch_us` is the cost of a parallel region on
-    `units` spinning threads, as TVM's spin between operators. `last_bytes` is the
-    part of the last cache in which `units` threads read at its rate, if that is less than half (other virtual machines
-    have the rest), else 0. `spread` is, for each measurement, the share by which the median of its repeats lies below
-    the best.
+    `units` spinning threads, as TVM's spin between operators. `last_bytes` is the part of the last cache in which
+    `units` threads read at its rate, if that is less than half (other virtual machines have the rest), else 0. `spread`
+    is, for each measurement, the share by which the median of its repeats lies below the best.
     """
 
     clock_ghz: float
