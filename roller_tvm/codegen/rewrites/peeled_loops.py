@@ -4,8 +4,8 @@ A choice between vectors is a branch, and LLVM carries vectors that fill no regi
 A register tile over the edge of its rows has branches too: LLVM 22 keeps them in the innermost loop, of every tile, and
 moves the other rows' sums from register to register around them (197 rows in tiles of 9 take twice the time).
 
-Where cores share the rows, a tile's place in all of them decides, not its trip: one check a tile chooses the copy. Where
-padding ends within the second or a later tile, there are more kinds of tiles than copies: those within have one.
+Where cores share the rows, a tile's place in all of them decides, not its trip: one check a tile chooses the copy.
+Where padding ends within the second or a later tile, there are more kinds of tiles than copies: those within have one.
 """
 
 from __future__ import annotations
