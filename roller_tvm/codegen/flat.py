@@ -58,6 +58,12 @@ class Sum:
         """Return the sum without the term of a variable."""
         return Sum(self.number, {at: term for at, term in self.terms.items() if at != hash(atom)})
 
+    def outside(self, variables: set[int]) -> Sum:
+        """Return the sum without the terms in which any of these variables (by hash) occurs."""
+        parts = (Sum(0, {at: term}) for at, term in self.terms.items())
+        kept = (part.terms for part in parts if part.variables().isdisjoint(variables))
+        return Sum(self.number, dict(item for terms in kept for item in terms.items()))
+
     @property
     def is_number(self) -> bool:
         """True if the sum has no variable."""

@@ -7,7 +7,7 @@ load instructions, and of the traffic through each cache level, and takes the sl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -19,6 +19,7 @@ from ..device import DeviceSpec
 from ..ir.stage import Ops
 from ..roller.alignment import divisors
 from ..roller.candidates import Column, Tiles, each
+from .cold_weights import waiting
 from .cpu_caches import (
     Loops,
     conflicts,
@@ -329,6 +330,7 @@ def tiled_times(
     cost: TileCost | None = None,
     stored: int | None = None,
     rates: CpuRates | None = None,
+    order: Sequence[int] | None = None,
 ) -> Times:
     """Return the predicted times of N candidates of recipe cpu.tiled.
 
@@ -348,6 +350,8 @@ def tiled_times(
         Bytes read and written after the anchor; by default those of its output and its epilogue.
     rates : CpuRates, optional
         Rates of the nest, if they are known already.
+    order : sequence of int, optional
+        Spatial axes in the order of the chunks, outermost first; by default the output's.
     """
     g, copies = geometry, packed or {}
     chunks, tiles = (np.asarray(t).reshape(len(t), -1) for t in (chunks, tiles))
@@ -403,8 +407,9 @@ def tiled_times(
         before = moved
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), near + exposed)
     step = np.maximum(cost.arithmetic, cost.loads) / points
-    chunk = chunk + arriving(g, device, rates, chunks, tiles, use.accumulators, step, number)
+    chunk = chunk + arriving(g, device, rates, chunks, tiles, use.accumulators, step, number, order or g.spatial)
     chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
+    chunk = chunk + waiting(nest, tiles, chunk, number, order or g.spatial)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, after)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -16,15 +17,15 @@ from .geometry import Geometry
 
 def arriving(
     geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunks: Tiles, tiles: Tiles, accumulators: Column,
-    step: Column, number: Column,
+    step: Column, number: Column, order: Sequence[int],
 ) -> Column:  # fmt: skip
     """Return the cycles in which a chunk waits for lines that another core has written.
 
-    Cores share a kernel's rows: the first axis of an operand that the output has too. Of them each core has written its
-    own. Of columns, or parts of rows, it needs those of all cores. Multiply-adds fill the scheduler while they wait for
-    a line, and no further line is asked for: few multiply-adds a line keep more lines under way (measured on two cores
-    of an Emerald Rapids, operands written by both before: a product of 200 by 196 by 80 waits 18, 29, 53 and 121 cycles
-    for a line in tiles of 2 x 112, 5 x 80, 10 x 32 and 23 x 16).
+    Cores share a kernel's rows, the first axis of its output: of an operand, each core has written its own. Of columns,
+    or parts of rows, it needs those of all cores, also of blocks of channels that are added up. Multiply-adds fill the
+    scheduler while they wait for a line, and no further line is asked for: few multiply-adds a line keep more lines
+    under way (measured on two cores of an Emerald Rapids, operands written by both before: a product of 200 by 196 by
+    80 waits 18, 29, 53 and 121 cycles for a line in tiles of 2 x 112, 5 x 80, 10 x 32 and 23 x 16).
 
     Parameters
     ----------
@@ -36,13 +37,15 @@ def arriving(
         Cycles of a step of the reduction.
     number : column
         Chunks.
+    order : sequence of int
+        Axes in the order of the chunks, outermost first.
     """
     g = geometry
     shared = next((level for level in device.levels[1:-1] if level.scope == "device"), None)
     if shared is None or device.units == 1 or not g.reduce:
         return 0.0
     latency = FROM_ANOTHER_CORE * shared.latency_ns * 1e-9 / rates.cycle
-    cut, active = shared_out(g, chunks, device.units), np.minimum(device.units, number)
+    cut, active = shared_out(g, chunks, device.units, order), np.minimum(device.units, number)
     ahead = np.maximum(1.0, rates.scheduler / accumulators)  # steps of the reduction
     total: Column = 0.0
     for op in g.operands:
@@ -50,7 +53,7 @@ def arriving(
         if weight or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
             continue
         mine = [i for i in g.spatial if i in op.axes]
-        rows = next((cut[i] for i in mine if g.extents[i] > 1), 1)
+        rows = next((cut.get(i, 1) for dim in op.dims for i, _ in dim if g.extents[i] > 1), 1)
         touched = op.source_bytes / prod(cut[i] for i in mine) / rates.line
         lines = (1 - rows / active) * touched / -(-number // device.units)  # of a chunk
         places = prod(tiles[i] for i in mine)
@@ -64,11 +67,25 @@ def arriving(
     return total
 
 
-def shared_out(geometry: Geometry, chunks: Tiles, units: int) -> dict[int, Column]:
-    """Return into how many parts the cores share each spatial axis: each has neighbouring chunks, in their order."""
+def chunk_order(geometry: Geometry) -> list[int]:
+    """Return the spatial axes in the order of the chunks: those of the largest operand stand outside.
+
+    Neighbouring chunks, which a core has in turn, then share its parts: each core reads a part of it, and all of the
+    others.
+    """
+    largest = max(geometry.operands, key=lambda op: op.source_bytes, default=None)
+    outer = frozenset[int]() if largest is None else largest.axes
+    return sorted(geometry.spatial, key=lambda i: i not in outer)
+
+
+def shared_out(geometry: Geometry, chunks: Tiles, units: int, order: Sequence[int]) -> dict[int, Column]:
+    """Return into how many parts the cores share each spatial axis: each has neighbouring chunks, in their order.
+
+    `order` are the axes in the order of the chunks, outermost first.
+    """
     left: Column = units
     parts: dict[int, Column] = {}
-    for i in geometry.spatial:
+    for i in order:
         parts[i] = np.minimum(-(-geometry.extents[i] // chunks[i]), left)
         left = left / parts[i]
     return parts

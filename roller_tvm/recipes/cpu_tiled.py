@@ -22,6 +22,7 @@ import numpy as np
 from ..ir import Stage, TensorExpression
 from ..micro_perf.cpu import TileCost, tiled_times
 from ..micro_perf.cpu_constants import UNROLLED_LOADS
+from ..micro_perf.other_cores import chunk_order
 from ..roller.candidates import Tiles
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
@@ -45,6 +46,8 @@ from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 #: Choice of an rProgram whose register tiles stand over the edge of constants packed with zeros.
 PADDED = "padded"
+#: Prefix of the choices that tell the order of the chunks.
+CHUNKS = "chunks"
 
 
 class CpuTiled(CpuRecipe):
@@ -74,7 +77,8 @@ class CpuTiled(CpuRecipe):
         names = sorted(frozenset[str]().union(*packings))
         copied = {name: np.array([name in packed for packed in packings])[grid.packing] for name in names}
         cost = TileCost.of(g, tiles, rates).take(grid.tile)
-        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, copied, cost, rates=rates)
+        around = _chunk_axes(ctx)
+        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, copied, cost, rates=rates, order=around)
 
         def make(n: int) -> Pair:
             chunk, tile, packed = grid.chunks[:, n], grid.tiles[:, n], packings[grid.packing[n]]
@@ -96,10 +100,28 @@ def tiled_program(
     tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
     g = ctx.geometry
     choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-    choices += row_vectors(ctx, tile) + _unrolled_window(ctx, tile)
+    choices += _chunk_order(ctx, chunk) + row_vectors(ctx, tile) + _unrolled_window(ctx, tile)
     if any(op.constant and g.extents[i] % tile[i] for op in g.operands for i in op.axes if i in g.spatial):
         choices += ((PADDED, 1),)
     return ctx.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
+
+
+def _chunk_axes(ctx: Context) -> list[int]:
+    """Return the spatial axes in the order of the chunks, outermost first; those that number slices come first."""
+    return list(ctx.geometry.spatial) if ctx.slices else chunk_order(ctx.geometry)
+
+
+def _chunk_order(ctx: Context, chunk: Tiles) -> tuple[tuple[str, int], ...]:
+    """Return the axes of several chunks in the order of these, outermost first, if that is not the output's order."""
+    g = ctx.geometry
+    cut = [i for i in _chunk_axes(ctx) if chunk[i] < g.extents[i]]
+    return tuple((f"{CHUNKS}:{g.axes[i]}", n) for n, i in enumerate(cut)) if cut != sorted(cut) else ()
+
+
+def _chunk_ranks(program: RProgram, anchor: Stage) -> list[int]:
+    """Return the positions of the spatial axes in the order of the chunks; axes with a single chunk go outermost."""
+    place = program.choices_of(CHUNKS)
+    return sorted(range(len(anchor.spatial)), key=lambda at: place.get(anchor.spatial[at].name, -1))
 
 
 def _unrolled_window(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:
@@ -148,7 +170,7 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
         enumerate(loops), key=lambda pair: order.get(anchor.spatial[pair[0]].name, -1)
     )  # loops with a single trip go outermost
     middle = tuple(f"{loop}.m" for _, loop in ranked)
-    parallel = tuple(f"{loop}.p" for loop in loops)
+    parallel = tuple(f"{loops[at]}.p" for at in _chunk_ranks(program, anchor))
     inside = vector_last([f"{loop}.i" for loop in loops], anchor)
     if row:
         inside.insert(-1, row)
@@ -232,7 +254,7 @@ def _micro_kernel(
     rows_first = _rows_first(anchor)
     s[2:] = [[names[at] for at in rows_first] for names in s[2:]]
     r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
-    s[1] = [s[1][at] for at in order]
+    s[0], s[1] = [s[0][at] for at in _chunk_ranks(program, anchor)], [s[1][at] for at in order]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
     steps += [Unroll(inner, f"{loop}.1") for a, loop in zip(anchor.reduce, reduce, strict=True) if unrolled[a.name] > 1]
     if together:
@@ -253,7 +275,8 @@ def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order
     spatial = [a.name for a in anchor.spatial]
     reduce = _streamed(expression, anchor, [a.name for a in anchor.reduce])
     unrolled = {name: program.choice(f"unroll:{name}", 1) for name in reduce}
-    found = [(a.name, -(-a.extent // chunk[a.name])) for a in anchor.spatial]
+    axes = [anchor.spatial[at] for at in _chunk_ranks(program, anchor)]
+    found = [(a.name, -(-a.extent // chunk[a.name])) for a in axes]
     found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
     found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]
     rows = [(spatial[at], tile[spatial[at]]) for at in _rows_first(anchor)[:-1]]

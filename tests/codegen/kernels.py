@@ -15,6 +15,8 @@ from ..plan.devices import device
 
 #: Vectors that every machine of these tests has; cores that do not follow streams alone, built for and not run.
 WIDE, ASKING = "core-avx2", "skylake-avx512"
+#: Threads for which kernels are built.
+THREADS = 2
 #: A line that a kernel asks the nearest cache for, in LLVM's language.
 ASKED = r"@llvm\.prefetch[^\n]*i32 0, i32 3, i32 1\)"
 
@@ -58,7 +60,7 @@ def _relay(tensors, steps, names, mcpu):
 
     schedule, args = apply_steps_te(TeProgram.of_reading(read_te(tensors), tensors), steps)
     with CpuRewrites(**dict.fromkeys(names, True)):
-        module = tvm.build(schedule, args, f"llvm -mcpu={mcpu} -num-cores 2")
+        module = tvm.build(schedule, args, f"llvm -mcpu={mcpu} -num-cores {THREADS}")
     return Kernel(module, _plain(module.get_source("ll")))
 
 
@@ -78,7 +80,7 @@ def _relax(tensors, steps, names, mcpu):
     func = te.create_prim_func(tensors).with_attr("global_symbol", "main")
     mod = apply_steps_tir(func, read_prim_func(func, name="main", constants=()), steps).mod
     mod = tvm.transform.Sequential([passes[name]() for name in names])(mod)
-    made = tvm.compile(mod, {"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
+    made = tvm.compile(mod, {"kind": "llvm", "mcpu": mcpu, "num-cores": THREADS})
     return Kernel(made, _plain(made.mod.inspect_source("ll")))
 
 

@@ -76,7 +76,14 @@ def test_the_next_panel_of_a_shared_loop_is_likely_of_the_same_thread():
 
     assert next_panel(loops(2), 32, LINE, threads=2) is None
     assert next_panel(loops(16), 32, LINE, threads=2).shift == 16384
-    assert next_panel(loops(16), 32, LINE, threads=8) is None
+    assert next_panel(loops(15), 32, LINE, threads=8) is None
+
+
+def test_rows_may_be_shared_with_the_panels():
+    """Trips of seven rows ask for a 7th of the next panel each, whatever thread has them."""
+    loops = [Around(5, 16384, shared=True), Around(7, 0, shared=True), Around(512, 32)]
+    assert next_panel(loops, 32, LINE, threads=2).strides == (16384, 2560, 5)
+    assert next_panel(loops, 32, LINE, threads=3) is None
 
 
 @settings(deadline=None)

@@ -11,13 +11,24 @@ from tvm import te  # noqa: E402
 from roller_tvm.codegen import rewrites  # noqa: E402
 from roller_tvm.codegen.flat import kind_of, number_of, statements  # noqa: E402
 from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
+from roller_tvm.codegen.rewrites.prefetch_panels import SEVERAL  # noqa: E402
 from roller_tvm.codegen.rewrites.unrolled_sums import with_unrolled_sums  # noqa: E402
 from roller_tvm.device.known import register_file_bytes  # noqa: E402
-from roller_tvm.roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
+from roller_tvm.roller.steps import (  # noqa: E402
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    Parallel,
+    Reorder,
+    Split,
+    Unroll,
+    Vectorize,
+)
 from roller_tvm.tvm_env import line  # noqa: E402
 
 from ..sampling import covering  # noqa: E402
-from .kernels import built  # noqa: E402
+from .kernels import THREADS, built  # noqa: E402
 
 if line() == "relay":
     from tvm import tir
@@ -170,3 +181,23 @@ def test_the_next_panel_is_asked_for(order, wanted, wide):
         assert bool(kernel.count(r"call void @llvm\.prefetch")) == (bool(names) and wanted)
     np.testing.assert_array_equal(*answers)
     np.testing.assert_allclose(answers[0], np.einsum("ik,pkj->pij", x, y), rtol=1e-5)
+
+
+@pytest.mark.parametrize("order, wanted", [("pi", True), ("ip", False)])
+def test_the_next_panel_is_asked_for_by_chunks_that_threads_share(order, wanted):
+    """Panels and rows are one loop: of its trips each row's asks for a part of the next panel."""
+    many = SEVERAL * THREADS  # panels
+    a, b = te.placeholder((ROWS, DEPTH), "float32", "a"), te.placeholder((many, DEPTH, WIDTH), "float32", "b")
+    k = te.reduce_axis((0, DEPTH), "k")
+    c = te.compute((many, ROWS, WIDTH), lambda p, i, j: te.sum(a[i, k] * b[p, k, j], k), "c")
+    d = te.compute((many, ROWS, WIDTH), lambda p, i, j: c[p, i, j] + 1.0, "d")
+    steps = [Reorder("d", (*order, "j")), Fuse("d", tuple(order), "chunk"), Parallel("d", "chunk"), Vectorize("d", "j"),
+             ComputeAt("c", "d", "chunk"), Reorder("c", ("p", "i", "k", "j")), Vectorize("c", "j")]  # fmt: skip
+    rng = np.random.default_rng(1)
+    x, y = rng.random((ROWS, DEPTH), "float32"), rng.random((many, DEPTH, WIDTH), "float32")
+    plain, asking = (built([a, b, d], steps, names) for names in ((), ("prefetch",)))
+    assert not plain.count(r"call void @llvm\.prefetch")
+    assert bool(asking.count(r"call void @llvm\.prefetch")) == wanted
+    answers = [kernel((many, ROWS, WIDTH), x, y) for kernel in (plain, asking)]
+    np.testing.assert_array_equal(*answers)
+    np.testing.assert_allclose(answers[0], np.einsum("ik,pkj->pij", x, y) + 1, rtol=1e-5)

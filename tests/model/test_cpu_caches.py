@@ -7,12 +7,13 @@ import pytest
 
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.cold_weights import waiting
 from roller_tvm.micro_perf.cpu import TileCost, register_use, tiled_times
 from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, stream_cycles, touched_bytes
 from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.other_cores import arriving
+from roller_tvm.micro_perf.other_cores import arriving, chunk_order
 from roller_tvm.planner.construct import construct
 from roller_tvm.recipes.cpu_direct import stage_cycles
 
@@ -82,7 +83,7 @@ def waited(chunk, tile, operand="B"):
     chunks, tiles = np.array([*chunk, 200]).reshape(-1, 1), np.array([*tile, 1]).reshape(-1, 1)
     cost, number = TileCost.of(geometry, tiles, rates), geometry.covering(chunks)
     step = np.maximum(cost.arithmetic, cost.loads) / 200
-    found = arriving(geometry, TWO, rates, chunks, tiles, cost.use.accumulators, step, number)
+    found = arriving(geometry, TWO, rates, chunks, tiles, cost.use.accumulators, step, number, geometry.spatial)
     return float(np.sum(found))
 
 
@@ -98,6 +99,49 @@ def test_a_core_waits_for_what_another_has_written_unless_it_shares_its_rows():
     latency = FROM_ANOTHER_CORE * TWO.level("l3").latency_ns * TWO.clock_ghz
     lines = 200 * 400 * 4 / 64 / 2  # of 320 kB, written by the other core
     assert waited((40, 400), (5, 80)) == pytest.approx(lines * latency / 16)  # as many as can be under way
+
+
+def of_weights(expression, operand):
+    """The geometry of an operator all of whose operands are constants but one."""
+    inputs = tuple(replace(t, constant=t.name != operand) for t in expression.inputs)
+    return Geometry.of(replace(expression, inputs=inputs), expression.stages[-1].name)
+
+
+@pytest.mark.parametrize(
+    "name, chunk, waits", [("conv2d_nhwc", (1, 14, 28, 64), False), ("conv2d_nchw", (1, 64, 14, 28), True)]
+)
+def test_blocks_of_channels_that_are_added_up_are_those_of_all_cores(name, chunk, waits):
+    """Each core has written half of the channels, and reads half of the rows of all."""
+    conv = operator(name, n=1, c=64, h=28, w=28, f=64, k=1)
+    geometry = of_weights(conv, conv.inputs[0].name)
+    one = np.ones((len(geometry.extents), 1), np.int64)
+    chunks = np.array([*chunk, *(geometry.extents[i] for i in geometry.reduce)]).reshape(-1, 1)
+    found = arriving(geometry, TWO, CpuRates.of(TWO, geometry), chunks, one, np.ones(1), np.ones(1),
+                     geometry.covering(chunks), geometry.spatial)  # fmt: skip
+    assert bool(np.sum(found) > 0) is waits
+
+
+def weights_waited(chunk, order, rows=49):
+    """Cycles in which a chunk waits for its part of 192 x 1152 weights, beside 7,000 a tile of 7 x 48."""
+    geometry = of_weights(operator("matmul", m=rows, n=1152, k=192), "A")
+    chunks, loops = np.array([*chunk, 192]).reshape(-1, 1), np.array(order, np.int64).reshape(-1, 1)
+    nest = Loops(geometry, CpuRates.of(TWO, geometry), chunks, loops, units=2)
+    tiles, computed = np.array([[7], [48], [1]]), np.full(1, 7000.0 * chunk[0] * chunk[1] / 7 / 48)
+    found = waiting(nest, tiles, computed, geometry.covering(chunks), chunk_order(geometry))
+    return float(np.sum(found)), nest.rates.far
+
+
+def test_weights_come_while_a_kernel_computes_if_its_loops_ask_for_the_next_panel():
+    """Walked once a row they are waited for in the first walk; panel by panel, the first panel alone is."""
+    (rows, rate), (panels, _) = weights_waited((49, 576), (0, 1)), weights_waited((49, 576), (1, 0))
+    half = 192 * 576 * 4 / rate
+    assert rows == pytest.approx(half - 12 * 7000) and panels == pytest.approx(half / 12)
+    assert weights_waited((7, 1152), (-1, 1), rows=7)[0] == 0  # nothing hides what is read once
+
+
+def test_chunks_of_the_largest_operand_stand_outside():
+    few, many = (Geometry.of(operator("matmul", m=m, n=256, k=64), "matmul") for m in (64, 1024))
+    assert chunk_order(few) == [1, 0] and chunk_order(many) == [0, 1]
 
 
 def test_few_multiply_adds_a_line_keep_more_lines_under_way():

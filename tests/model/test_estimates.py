@@ -252,8 +252,9 @@ def waited(spec, geometry, chunk, rows):
 
 
 def test_tiles_of_few_rows_wait_for_lines_of_other_cores():
-    spec, chunk = device("avx512"), (192, 64, 672)
-    geometry, _ = geometry_of("matmul", m=192, n=512, k=672)
+    spec, chunk, product = device("avx512"), (192, 64, 672), operator("matmul", m=192, n=512, k=672)
+    weights = tuple(replace(t, constant=t.name == "B") for t in product.inputs)
+    geometry = Geometry.of(replace(product, inputs=weights), "matmul")
     few, some, many = (waited(spec, geometry, chunk, rows) for rows in (2, 4, 8))
     assert few > 1.7 * some > 1.7 * 1.7 * many > 0
     small, _ = geometry_of("matmul", m=192, n=64, k=672)

@@ -4,7 +4,7 @@ When a network calls a kernel, its weights are in no cache: other kernels' weigh
 that reads them when it needs them waits for memory, then computes from its caches while memory is idle: in ResNet-50 a
 convolution with 9 MB of weights takes 1.5 times as long as with its weights in the cache. Its loops tell the next
 reads: a panel of weights, the same one for each row of register tiles, and then the next panel. Passes of an open
-number ask for equal parts of it.
+number ask for equal parts of it. Of chunks that threads share, panels and rows are digits of one loop (`loop_digits`).
 
 A product of few rows reads its weights once, in order: they stream through. An Intel core's own prefetchers start anew
 at each page and keep few lines under way: 7 x 4096 x 4096 takes 3.3 ms where memory delivers the weights in 1.2 ms.
@@ -38,9 +38,12 @@ from ..flat import (
     sum_of,
 )
 from .loop_blocks import BLOCK_TRIPS, in_blocks
+from .loop_digits import axes_of
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
-SEVERAL = 4
+SEVERAL = 2
+#: Shortest run of a stream, of the distance of its prefetches.
+LONG_RUN = 4
 #: Fewest passes through a panel in which all of the next one is asked for, if their number is open: a trip of fewer
 #: passes would ask for more lines.
 ROUNDS = 3
@@ -82,7 +85,8 @@ def next_panel(
     line : int
         Elements of a cache line.
     threads : int
-        Threads that share a loop. Its next trip has the next panel if each thread has several trips in a row.
+        Threads that share a loop, or several as one. The next trip has the next panel if each thread has several in a
+        row.
     at_once : int
         Most lines for which trips of the innermost loop, or one of an outer loop, ask together: few instructions among
         the multiply-adds. By default each trip asks for its own.
@@ -110,7 +114,7 @@ def next_panel(
     while inner and loops[inner - 1].stride and not loops[inner - 1].shared:
         inner -= 1
     rows = inner
-    while rows and not loops[rows - 1].stride and not loops[rows - 1].shared:
+    while rows and not loops[rows - 1].stride:
         rows -= 1
     if not 0 < rows < inner < len(loops):
         return None
@@ -119,7 +123,7 @@ def next_panel(
     span = sum((loop.extent - 1) * loop.stride for loop in panel) + width
     if outer.stride != size or span != size or any(loop.stride < 0 for loop in panel):
         return None
-    if outer.shared and outer.extent < SEVERAL * threads:
+    if outer.shared and outer.extent < SEVERAL * threads or loops[rows].shared and not outer.shared:
         return None
     last = len(loops)
     step = ceil(size / prod(loop.extent for loop in loops[rows:]))
@@ -182,7 +186,7 @@ def further_on(
             break
         in_order = in_order * loop.extent if loop.stride == in_order == once else in_order
         once *= loop.extent
-    if width < line or once < least or in_order < SEVERAL * distance:
+    if width < line or once < least or in_order < LONG_RUN * distance:
         return None
     return Ahead(tuple(loop.stride for loop in loops), distance, width // line)
 
@@ -196,17 +200,17 @@ class Reads:
     width: int  # number of elements
     loops: tuple[Any, ...]  # loops around the reads, outermost first
 
-    def all_elements(self) -> bool:
+    def all_elements(self, tir: Any) -> bool:
         """Return whether the loops read as many elements as the tensor has."""
-        trips = (number_of(loop.extent) or 0 for loop in self.loops if self.start.of(loop.loop_var))
-        return self.width * prod(trips) == elements_of(self.buffer)
+        axes = [axis for loop in self.loops for axis in axes_of(loop, self.start, tir) or ()]
+        return self.width * prod(axis.extent or 0 for axis in axes if axis.stride) == elements_of(self.buffer)
 
 
 def vector_reads(body: Any) -> Iterator[Reads]:
     """Yield the whole vectors that the innermost loops of a flattened function read, one tensor at a time."""
     named = names_of(body)
     for loops, innermost in nests(body, ()):
-        variables = {hash(loop.loop_var) for loop in loops}
+        variables = {hash(loop.loop_var) for loop in loops if int(loop.kind) != PARALLEL}
         found: dict[int, tuple[Any, list[tuple[Sum, int]]]] = {}
         usable = True
         for load in loads_of(innermost):
@@ -240,14 +244,15 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
     streams = simd is None or not simd.streams
     asked: dict[int, list[Asks]] = {}  # by the hash of a loop's variable
     found = list(vector_reads(func.body))
-    whole = Counter(memory.of(reads.buffer) for reads in found if reads.all_elements())
+    whole = Counter(memory.of(reads.buffer) for reads in found if reads.all_elements(tir))
     for reads in found:
         loops = [loop for loop in reads.loops if number_of(loop.extent) != 1]
-        around = [
-            Around(number_of(loop.extent) or ROUNDS, reads.start.of(loop.loop_var), int(loop.kind) == PARALLEL)
-            for loop in loops
-        ]  # fmt: skip
-        open_loops = [number_of(loop.extent) is None for loop in loops]
+        parts = [axes_of(loop, reads.start, tir) for loop in loops]
+        if None in parts:
+            continue
+        axes = [axis for part in parts for axis in part or ()]
+        around = [Around(axis.extent or ROUNDS, axis.stride, int(axis.loop.kind) == PARALLEL) for axis in axes]
+        open_loops = [axis.extent is None for axis in axes]
         if memory.of(reads.buffer) in written or any(a.stride for a, o in zip(around, open_loops, strict=True) if o):
             continue
         bytes_of, line = element_bytes(reads.buffer), line_elements(reads.buffer)
@@ -262,23 +267,22 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
         opened = next(passes, None)  # the loop of an open number of passes through the panel
         if opened is not None and any(around[n].stride != stride for n, stride in enumerate(ahead.strides[:opened])):
             continue  # other passes through the panel stand around
-        passed, loops = Sum(0), loops[: len(ahead.strides)]
-        inside = {hash(loop.loop_var) for loop in reads.loops} - {hash(loop.loop_var) for loop in loops}
-        moved = {at: term for at, term in reads.start.terms.items() if at not in inside}
-        for n, (loop, stride) in enumerate(zip(loops, ahead.strides, strict=True)):
+        passed, axes = Sum(0), axes[: len(ahead.strides)]
+        inside = {hash(loop.loop_var) for loop in reads.loops} - {hash(axis.loop.loop_var) for axis in axes}
+        index = reads.start.outside(inside).plus(Sum(ahead.shift))
+        for n, (axis, stride) in enumerate(zip(axes, ahead.strides, strict=True)):
             own = opened is not None and n >= opened
-            moved[hash(loop.loop_var)] = loop.loop_var, 0 if own else stride
+            index.add(axis.place(), (0 if own else stride) - axis.stride)
             if own and n != opened:
-                passed = passed.plus(Sum(0, {hash(loop.loop_var): (loop.loop_var, stride // ahead.strides[-1])}))
-        index = Sum(reads.start.number + ahead.shift, moved)
+                passed = passed.plus(axis.place(), stride // ahead.strides[-1])
         further = None
         if opened is not None:
             inner = [a.extent for a in around[opened + 1 :]]
-            further = _in_all_passes(loops[opened], passed.expression(tir), ahead.shift, prod(inner), tir)
+            further = _in_all_passes(axes[opened].loop, passed.expression(tir), ahead.shift, prod(inner), tir)
         for n in range(ahead.lines):
             place = index.plus(Sum(n * line)).expression(tir)
             ask = dialect.asking(reads.buffer, place if further is None else place + further, SECOND_LEVEL)
-            asked.setdefault(hash(loops[-1].loop_var), []).append(Asks(ask, ahead.every))
+            asked.setdefault(hash(axes[-1].loop.loop_var), []).append(Asks(ask, ahead.every))
     return with_asked(func, asked, dialect)
 
 
