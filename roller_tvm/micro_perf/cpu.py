@@ -331,6 +331,7 @@ def tiled_times(
     stored: int | None = None,
     rates: CpuRates | None = None,
     order: Sequence[int] | None = None,
+    cold: bool = True,
 ) -> Times:
     """Return the predicted times of N candidates of recipe cpu.tiled.
 
@@ -352,6 +353,8 @@ def tiled_times(
         Rates of the nest, if they are known already.
     order : sequence of int, optional
         Spatial axes in the order of the chunks, outermost first; by default the output's.
+    cold : bool
+        Whether memory delivers the weights, as in a network; to one of several slices of a nest, a cache does.
     """
     g, copies = geometry, packed or {}
     chunks, tiles = (np.asarray(t).reshape(len(t), -1) for t in (chunks, tiles))
@@ -409,7 +412,8 @@ def tiled_times(
     step = np.maximum(cost.arithmetic, cost.loads) / points
     chunk = chunk + arriving(g, device, rates, chunks, tiles, use.accumulators, step, number, order or g.spatial)
     chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
-    chunk = chunk + waiting(nest, tiles, chunk, number, order or g.spatial)
+    if cold:
+        chunk = np.maximum(chunk, near + waiting(nest, tiles, near, number, order or g.spatial))
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, after)
 
 

@@ -41,11 +41,9 @@ def arriving(
         Axes in the order of the chunks, outermost first.
     """
     g = geometry
-    shared = next((level for level in device.levels[1:-1] if level.scope == "device"), None)
-    if shared is None or device.units == 1 or not g.reduce:
+    if (latency := _latency(device, rates)) is None or not g.reduce:
         return 0.0
-    latency = FROM_ANOTHER_CORE * shared.latency_ns * 1e-9 / rates.cycle
-    cut, active = shared_out(g, chunks, device.units, order), np.minimum(device.units, number)
+    cut = shared_out(g, chunks, device.units, order)
     ahead = np.maximum(1.0, rates.scheduler / accumulators)  # steps of the reduction
     total: Column = 0.0
     for op in g.operands:
@@ -55,7 +53,7 @@ def arriving(
         mine = [i for i in g.spatial if i in op.axes]
         rows = next((cut.get(i, 1) for dim in op.dims for i, _ in dim if g.extents[i] > 1), 1)
         touched = op.source_bytes / prod(cut[i] for i in mine) / rates.line
-        lines = (1 - rows / active) * touched / -(-number // device.units)  # of a chunk
+        lines = (1 - rows / device.units) * touched / -(-number // device.units)  # of a chunk
         places = prod(tiles[i] for i in mine)
         if g.vector_axis in op.axes:  # each step reads others
             together, at_once, hidden = np.ceil(places * op.element_bytes / rates.line) * ahead, 1, 0.0
@@ -65,6 +63,30 @@ def arriving(
         waited = at_once * latency / np.minimum(rates.fill_buffers, together)
         total = total + lines / at_once * np.maximum(0.0, waited - hidden)
     return total
+
+
+def left_alone(device: DeviceSpec, rates: CpuRates, read: float, chunks: Column) -> Column:
+    """Return the cycles in which kernels of fewer chunks than cores wait for what the other cores have written.
+
+    Measured on two cores of a Granite Rapids class server: means of 208 channels of 14 x 14 pixels, 163 kB, take 8 us
+    on one core instead of 1.5. The kernel that scales them next, on both, takes 33 instead of 9.
+
+    Parameters
+    ----------
+    read : float
+        Bytes of tensors that other kernels have computed. What the nearest cache holds comes with the first lines.
+    """
+    if (latency := _latency(device, rates)) is None or read <= rates.caches[0][1]:
+        return 0.0
+    return np.maximum(0.0, 1 - chunks / device.units) * read / rates.line * latency / rates.fill_buffers
+
+
+def _latency(device: DeviceSpec, rates: CpuRates) -> float | None:
+    """Return the cycles until a line of another core arrives, None if cores share no cache, or there is but one."""
+    shared = next((level for level in device.levels[1:-1] if level.scope == "device"), None)
+    if shared is None or device.units == 1:
+        return None
+    return FROM_ANOTHER_CORE * shared.latency_ns * 1e-9 / rates.cycle
 
 
 def chunk_order(geometry: Geometry) -> list[int]:

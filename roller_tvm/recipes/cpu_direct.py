@@ -48,6 +48,7 @@ from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..micro_perf.neighbours import vector_slots
+from ..micro_perf.other_cores import left_alone
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
@@ -95,7 +96,11 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     chunks = g.covering(np.array([chunk for chunk, *_ in rows]).T) * np.ones(len(rows), np.int64)
     stage = Cycles.listed([cycles[vector, along] for _, _, vector, along in rows])
     begun = np.array([starts[vector] for _, _, vector, _ in rows])
-    times = streamed(device, rates, [stage], moved, chunks, flops, starts=begun, written=outputs * g.output_bytes)
+    computed = sum(touched_bytes(g, op, rates.line) for op in g.operands if not op.constant)
+    times = streamed(
+        device, rates, [stage], moved, chunks, flops, starts=begun, written=outputs * g.output_bytes, computed=computed,
+        weights=sum(touched_bytes(g, op, rates.line) for op in g.operands if op.constant),
+    )  # fmt: skip
 
     def make(n: int) -> Pair:
         chunk, outer, vector, along = rows[n]
@@ -355,7 +360,8 @@ def run_starts(geometry: Geometry, vector: int, rates: CpuRates) -> float:
 
 def streamed(
     device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: Column, flops: int,
-    trips: int = 0, starts: Column = 0.0, written: float = 0.0, exposed: float = EXPOSED,
+    trips: int = 0, starts: Column = 0.0, written: float = 0.0, exposed: float = EXPOSED, computed: float = 0.0,
+    weights: float = 0.0,
 ) -> Times:  # fmt: skip
     """Return the times of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
 
@@ -369,6 +375,8 @@ def streamed(
         Bytes, of those moved, that are written.
     exposed : float
         Share of the shorter of arithmetic and memory that the other does not hide.
+    computed, weights : float
+        Bytes, of those moved, that other kernels have computed and this one reads, and that memory delivers.
     """
     level, streaming = stream_cycles(moved, written, rates, device)
     units = np.minimum(device.units, chunks)
@@ -379,6 +387,7 @@ def streamed(
     streaming = streaming * (1 + starts / max(1.0, moved))
     memory, core = streaming * busiest, cycles * busiest
     cycles = np.maximum(memory, core) + exposed * np.minimum(memory, core)
+    cycles = cycles + left_alone(device, rates, computed, chunks) + weights / (rates.far * units)
     seconds = cycles * rates.cycle + launch_seconds(device, chunks)
     bound = np.where(memory > core, 0, np.where(2 * together.calls > core / busiest, 1, 2))
     return Times(

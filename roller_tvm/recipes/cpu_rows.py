@@ -107,7 +107,12 @@ def rows_estimate(
     flops = sum(g.stage.flops for g in nests)
     if held > rates.caches[-1][1]:  # a row that no cache holds comes again for every stage
         moved += sum(2 * expression.tensors[name].bytes for name in stages[:-1])
-    estimate = streamed(device, rates, cycles, moved, rows if parallel else 1, flops, rows, written=output.bytes)
+    weights = sum(expression.tensors[t].bytes for t in outside if expression.tensors[t].constant)
+    computed = sum(expression.tensors[t].bytes for t in outside) - weights
+    chunks = rows if parallel else 1
+    estimate = streamed(
+        device, rates, cycles, moved, chunks, flops, rows, written=output.bytes, computed=computed, weights=weights,
+    )  # fmt: skip
     return replace(estimate.row(0), shared_bytes=int(held))
 
 

@@ -77,8 +77,10 @@ class CpuTiled(CpuRecipe):
         names = sorted(frozenset[str]().union(*packings))
         copied = {name: np.array([name in packed for packed in packings])[grid.packing] for name in names}
         cost = TileCost.of(g, tiles, rates).take(grid.tile)
-        around = _chunk_axes(ctx)
-        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, copied, cost, rates=rates, order=around)
+        times = tiled_times(
+            g, device, grid.chunks, grid.tiles, grid.orders, copied, cost, rates=rates, order=_chunk_axes(ctx),
+            cold=not ctx.slices,
+        )  # fmt: skip
 
         def make(n: int) -> Pair:
             chunk, tile, packed = grid.chunks[:, n], grid.tiles[:, n], packings[grid.packing[n]]

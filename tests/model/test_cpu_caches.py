@@ -1,5 +1,6 @@
 """Caches in the CPU's model, by hand: what a kernel finds there, what it writes, and runs that prefetchers follow."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -132,11 +133,19 @@ def weights_waited(chunk, order, rows=49):
 
 
 def test_weights_come_while_a_kernel_computes_if_its_loops_ask_for_the_next_panel():
-    """Walked once a row they are waited for in the first walk; panel by panel, the first panel alone is."""
+    """Walked once a row they are waited for in the first walk; panel by panel, the first one is."""
     (rows, rate), (panels, _) = weights_waited((49, 576), (0, 1)), weights_waited((49, 576), (1, 0))
-    half = 192 * 576 * 4 / rate
-    assert rows == pytest.approx(half - 12 * 7000) and panels == pytest.approx(half / 12)
-    assert weights_waited((7, 1152), (-1, 1), rows=7)[0] == 0  # nothing hides what is read once
+    half, computed = 192 * 576 * 4 / rate, 7000 * 7 * 12
+    assert rows == pytest.approx(half)
+    assert panels == pytest.approx(half / 12 + math.hypot(computed, half * 11 / 12) - computed) and panels < half / 3
+    alone, _ = weights_waited((7, 576), (-1, 1), rows=7)  # no pass after the first to hide anything
+    assert alone == pytest.approx(half)
+
+
+def test_slices_find_their_weights_in_a_cache():
+    geometry = of_weights(operator("matmul", m=64, n=64, k=64), "A")
+    cold, kept = (tiled_times(geometry, TWO, (32, 64, 64), (4, 32, 1), (1, 0), cold=cold) for cold in (True, False))
+    assert cold.seconds[0] > kept.seconds[0]
 
 
 def test_chunks_of_the_largest_operand_stand_outside():

@@ -83,4 +83,4 @@ def test_rows_over_the_edge_where_packing_needs_whole_tiles():
     expression = with_weights(matmul(m=197, n=768, k=768))
     whole = construct(expression, device("avx512")).best
     best = construct(expression, device("avx512"), 1, Features(padded_constants=True)).best
-    assert over_edges(best.plan) == ["m"] and packs(best.plan) and whole.seconds > 1.3 * best.seconds
+    assert over_edges(best.plan) == ["m"] and packs(best.plan) and whole.seconds > 1.2 * best.seconds

@@ -143,7 +143,7 @@ def test_shares_lose_nothing(work: list[tuple[int, float]], threads: int) -> Non
 
 def test_rKernels_of_the_planner() -> None:
     """A product of few rows leaves threads idle, one of many does not."""
-    small, large = dense(m=1, n=2, k=8192), matmul(m=512, n=512, k=512)
+    small, large = matmul(m=1, n=80, k=1024), matmul(m=512, n=512, k=512)
     for expression, gains in ((small, True), (large, False)):
         one = roperator("a", expression, FOUR, top=1)
         graph = DataFlowGraph((one, ROperator("b", one.kernels)))
