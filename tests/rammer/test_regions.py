@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.ir.operators import dense, matmul
+from roller_tvm.ir.operators import matmul
 from roller_tvm.rammer import (
     DataFlowGraph,
     Dependences,
