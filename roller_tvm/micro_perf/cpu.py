@@ -29,6 +29,7 @@ from .cpu_caches import (
     starting,
     staying,
     stored_bytes,
+    storing,
     touched_bytes,
 )
 from .cpu_constants import (
@@ -409,11 +410,12 @@ def tiled_times(
         worst = np.maximum(worst, cycles)
         before = moved
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), near + exposed)
+    if cold:
+        chunk = np.maximum(chunk, near + waiting(nest, tiles, near, number, order or g.spatial))
     step = np.maximum(cost.arithmetic, cost.loads) / points
     chunk = chunk + arriving(g, device, rates, chunks, tiles, use.accumulators, step, number, order or g.spatial)
     chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
-    if cold:
-        chunk = np.maximum(chunk, near + waiting(nest, tiles, near, number, order or g.spatial))
+    chunk = chunk + storing(nest, tiles, device)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, after)
 
 

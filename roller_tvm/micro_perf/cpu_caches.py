@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from ..device import DeviceSpec
 from ..roller.candidates import Column, Tiles
-from .cpu_constants import BEFORE_FOUND, CACHE_SHARE, CROWDED, EVICTED, GATHERED_SLOTS, RUNS_FOLLOWED, STORED
+from .cpu_constants import (
+    BEFORE_FOUND,
+    CACHE_SHARE,
+    CROWDED,
+    EVICTED,
+    GATHERED_SLOTS,
+    RUN_START,
+    RUNS_FOLLOWED,
+    STORED,
+)
 from .cpu_rates import CpuRates, of_bytes
 from .geometry import Geometry, Operand
 
@@ -295,6 +304,36 @@ def starting(nest: Loops, tiles: NDArray[np.int64], device: DeviceSpec, issued: 
         starts = prod(op.boxes(g.reducing(nest.chunks))) * (lost / alone + (1 - lost) / run)
         total = total + leaves * wait * starts / together
     return total
+
+
+def run_length(geometry: Geometry, chunks: Tiles, tiles: Tiles, orders: Tiles) -> Column:
+    """Return how many consecutive elements are stored in order: along the vector axis, and the next if it is whole."""
+    g, last = geometry, geometry.vector_axis
+    if last is None:
+        return 1
+    inner, next_ = [-1, -1, *orders][-1], [-1, -1, *orders][-2]
+    run = np.where(np.equal(inner, last), chunks[last], tiles[last])
+    before = max((i for i in g.spatial if i < last), default=None)
+    if before is not None:
+        along = np.where(np.equal(np.where(np.equal(inner, last), next_, inner), before), chunks[before], tiles[before])
+        run = run * np.where(run == g.extents[last], along, 1)
+    return run
+
+
+def storing(nest: Loops, tiles: NDArray[np.int64], device: DeviceSpec) -> Column:
+    """Return the cycles in which each chunk waits to begin runs of outputs that leave a core's caches.
+
+    A line is read before it is written, and a prefetcher has to find the run. Measured on two cores of a Granite Rapids
+    class server, 64 to 256 channels of 56 x 56 pixels with a residual, tiles of 14 pixels by 32 channels: 627 us if the
+    loop over pixels stands inside, 520 if that over channels does; of 4 pixels by 64 channels 510 and 470.
+    """
+    g, rates = nest.geometry, nest.rates
+    own = sum(level.scope != "device" for level in device.levels[1:-1])
+    if not own:
+        return 0.0
+    leaves = 1 - nest.staying(rates.caches[own - 1][1])
+    runs = g.outputs(nest.chunks) / run_length(g, nest.chunks, tiles, nest.orders)
+    return leaves * runs * RUN_START / [*(rate for _, _, rate in rates.caches), rates.far][own]
 
 
 def held(

@@ -22,7 +22,7 @@ from ..micro_perf.cpu import (
     prologue_slots,
     vectors,
 )
-from ..micro_perf.cpu_caches import Loops, stored_bytes
+from ..micro_perf.cpu_caches import Loops, run_length, stored_bytes
 from ..micro_perf.cpu_constants import (
     CALL,
     CHECKED,
@@ -244,17 +244,3 @@ def window_times(
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), core + exposed)
     registers = np.minimum(use.live, rates.registers)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, registers)
-
-
-def run_length(geometry: Geometry, chunks: Tiles, tiles: Tiles, orders: Tiles) -> Column:
-    """Return how many consecutive elements are stored in order: along the vector axis, and the next if it is whole."""
-    g, last = geometry, geometry.vector_axis
-    if last is None:
-        return 1
-    inner, next_ = [-1, -1, *orders][-1], [-1, -1, *orders][-2]
-    run = np.where(np.equal(inner, last), chunks[last], tiles[last])
-    before = max((i for i in g.spatial if i < last), default=None)
-    if before is not None:
-        along = np.where(np.equal(np.where(np.equal(inner, last), next_, inner), before), chunks[before], tiles[before])
-        run = run * np.where(run == g.extents[last], along, 1)
-    return run

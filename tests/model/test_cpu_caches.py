@@ -10,7 +10,7 @@ from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.cold_weights import waiting
 from roller_tvm.micro_perf.cpu import TileCost, register_use, tiled_times
-from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, stream_cycles, touched_bytes
+from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, storing, stream_cycles, touched_bytes
 from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
@@ -216,7 +216,22 @@ def test_passes_through_a_cache_wait_for_the_lines_that_come_into_it():
     slow = replace(ONE, levels=levels)
     tiles = np.array([[1, 1], [4, 8], [64, 32], [1, 1]])  # 4 passes through the second cache, and 2
     chunks = np.array([[16, 16], [16, 16], [512, 512], [512, 512]])
-    four, two = tiled_times(geometry, slow, chunks, tiles, np.array([[0, 0], [2, 2], [1, 1]])).seconds
+    order = np.array([[0, 0], [2, 2], [1, 1]])
+    four, two = tiled_times(geometry, slow, chunks, tiles, order, cold=False).seconds
     rates = CpuRates.of(slow, geometry)
     passes = 2 * weights.bytes / rates.caches[1][2] * rates.cycle
     assert four - two == pytest.approx(passes, rel=0.25)
+
+
+def test_runs_of_outputs_that_leave_the_caches_take_time_to_begin():
+    """With the loop over channels inside, a chunk's rows of pixels are one run; outside, each tile's vectors are."""
+    conv = operator("conv2d_nhwc", n=1, c=64, h=56, w=56, f=256, k=1)
+    geometry = of_weights(conv, conv.inputs[0].name)
+    chunk, tile = (1, 28, 56, 256, 1, 1, 64), np.array([1, 1, 14, 32, 1, 1, 1]).reshape(-1, 1)
+    inside, outside = (
+        float(np.sum(storing(replace(nest_of(geometry, chunk, order, after=56 * 56 * 256 * 4), units=2), tile, TWO)))
+        for order in ((1, 2, 3), (3, 1, 2))
+    )
+    assert outside == pytest.approx(inside * 56 * 256 / 32) and inside > 0
+    small = Geometry.of(operator("conv2d_nhwc", n=1, c=64, h=7, w=7, f=64, k=1), "conv2d")
+    assert np.sum(storing(nest_of(small, (1, 7, 7, 64, 1, 1, 64), (3, 1, 2)), tile // 2 + 1, TWO)) == 0

@@ -29,7 +29,7 @@ def packs(plan):
     return [step for step in lower(plan) if isinstance(step, Pack)]
 
 
-@pytest.mark.parametrize("n", [1000, 521, 100])
+@pytest.mark.parametrize("n", [1000, 521, 300])
 def test_columns_over_the_edge_are_read_as_they_are(n):
     best = construct(with_weights(matmul(m=96, n=n, k=256)), device("avx512")).best
     assert "n" in over_edges(best.plan) and not packs(best.plan)
@@ -83,4 +83,4 @@ def test_rows_over_the_edge_where_packing_needs_whole_tiles():
     expression = with_weights(matmul(m=197, n=768, k=768))
     whole = construct(expression, device("avx512")).best
     best = construct(expression, device("avx512"), 1, Features(padded_constants=True)).best
-    assert over_edges(best.plan) == ["m"] and packs(best.plan) and whole.seconds > 1.2 * best.seconds
+    assert over_edges(best.plan) == ["m"] and packs(best.plan) and whole.seconds > 1.1 * best.seconds

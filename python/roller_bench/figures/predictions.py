@@ -47,13 +47,15 @@ def predictions(parser: argparse.ArgumentParser) -> None:
     model can exceed it); Kendall's tau of pairs told apart (their times differ by more than their halves). All of it is
     told again for ten plans at equal distances of predicted time, from the least to twice the least.
 
-    Run again and again, a kernel finds its operands where it has read them. In a network other cores have written parts
-    of them: ``--written`` has the cores write each operand's rows in equal shares before each run, and times that run.
+    Run again and again, a kernel finds its operands where it has read them. In a network other kernels' weights have
+    passed through the caches since, and other cores have written parts of the operands: ``--written`` has the cores
+    copy more than the last cache holds, then write each operand's rows in equal shares, before each run, and times that
+    run. The model predicts such runs.
     """
     parser.add_argument("--folder", type=Path, default=Path("build/models"), help="default %(default)s")
     parser.add_argument("--models", type=names, help="only these; default: all ONNX files of the folder")
     parser.add_argument("--threads", type=int, help="default: all cores; 1 measures CPU time")
-    parser.add_argument("--written", action="store_true", help="have the cores write the operands before each run")
+    parser.add_argument("--written", action="store_true", help="weights in memory, operands just written by the cores")
     parser.add_argument("--plans", type=int, default=10, help="plans of an operator; default %(default)s")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no operator after this time")
     parser.set_defaults(run=_run)
@@ -68,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     set_threads(threads)
     target = make_target(default_cpu_target(threads=threads))
     device = device_of(None, target)
-    kind = cpu_kind(device, threads) + (", operands written by its cores" if args.written else "")
+    kind = cpu_kind(device, threads) + (", weights in memory, operands written by its cores" if args.written else "")
     file = args.folder / "predictions.jsonl"
     known = {r["key"]: r for r in read_lines(file) if r["cpu"] == kind}
     stems, finished = args.models or sorted(f.stem for f in args.folder.glob("*.onnx")), True
@@ -223,11 +225,28 @@ def _opened(func: Any, scheduled: Any, target: Any, rows: Mapping[str, int], thr
         if p.name in rows and operands[n].shape == array.shape and rows[p.name] < array.ndim
     ]
 
+    passed = _passing(threads, target) if writers else None
+
     def write() -> None:
+        if passed is not None:
+            passed()
         for writer, values, operand in writers:
             writer(values, operand)
 
     return Runs(lambda: call(*held), write if writers else None)
+
+
+@cache
+def _passing(threads: int, target: Any) -> Callable[[], object]:
+    """Return what has all cores copy as much as the last cache holds."""
+    import tvm
+
+    cpu = cpu_device()
+    caches = sum(lv.capacity_bytes * (1 if lv.scope == "device" else cpu.units) for lv in cpu.levels[1:-1])
+    shape = threads, int(caches) // threads // np.dtype(np.float32).itemsize
+    copy = _writer(shape, "float32", 0, threads, target)
+    held = [tvm.runtime.tensor(np.zeros(shape, np.float32)) for _ in range(2)]
+    return lambda: copy(*held)
 
 
 @cache
