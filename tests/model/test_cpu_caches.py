@@ -214,7 +214,7 @@ def test_passes_through_a_cache_wait_for_the_lines_that_come_into_it():
     geometry = Geometry.of(replace(product, inputs=(data, replace(weights, constant=True))), "matmul")
     levels = tuple(replace(lv, bandwidth_gbps=12.0) if lv.name in ("l3", "dram") else lv for lv in ONE.levels)
     slow = replace(ONE, levels=levels)
-    tiles = np.array([[1, 1], [4, 8], [64, 32], [1, 1]])  # 4 passes through the second cache, and 2
+    tiles = np.array([[1, 1], [4, 8], [32, 32], [1, 1]])  # 4 passes through the second cache, and 2
     chunks = np.array([[16, 16], [16, 16], [512, 512], [512, 512]])
     order = np.array([[0, 0], [2, 2], [1, 1]])
     four, two = tiled_times(geometry, slow, chunks, tiles, order, cold=False).seconds

@@ -89,12 +89,13 @@ def test_more_rows_or_longer_rows_take_no_less_time(name, recipe, rows, length, 
 def cpu_seconds(name, m, n, k, order):
     geometry, _ = geometry_of("matmul", m=24 * m, n=64 * n, k=16 * k)
     chunk, tile = (24, geometry.extents[1], geometry.extents[2]), (6, 16, 1)
-    return float(cpu.tiled_times(geometry, device(name), chunk, tile, order).seconds[0])
+    return float(cpu.tiled_times(geometry, replace(device(name), units=1), chunk, tile, order).seconds[0])
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(cpus, counts, counts, counts, st.sampled_from("mnk"), st.permutations([0, 1]))
-def test_more_of_a_product_takes_a_cpu_no_less_time(name, m, n, k, axis, order):
+def test_more_of_a_product_takes_a_core_no_less_time(name, m, n, k, axis, order):
+    """Fewer chunks than cores may take several longer: they wait for what the others have written."""
     more = {"m": m, "n": n, "k": k}
     more[axis] += 1
     assert cpu_seconds(name, **more, order=tuple(order)) >= cpu_seconds(name, m, n, k, tuple(order)) * 0.9999
