@@ -24,10 +24,10 @@ def waiting(nest: Loops, tiles: NDArray[np.int64], chunk: Column, number: Column
 
     A core whose loops walk all of its weights for each row of tiles waits for them in the first walk. If the loops over
     rows stand inside, the kernel asks for the next panel of weights while it computes with this one
-    (`rewrites.prefetch_panels`): it waits for the first panel, and a part of the others. Measured on two cores of a
-    Granite Rapids class server, tiles of 8 rows, panels of 32 kB: 1, 2, 4, 7 and 14 such tiles compute 0.8 us each, and
-    take 4.6, 5.5, 7.0, 9.5 and 15.0 us without asking, 3.6, 4.1, 4.6, 5.6 and 11.2 with it. In EfficientNet-B0, 49 rows
-    by 192 x 1152 weights take 130 us row by row, 84 panel by panel.
+    (`rewrites.prefetch_panels`): it waits for the first panel, and a part of the others; so it does for what it reads
+    once, in order. Measured on two cores of a Granite Rapids class server, tiles of 8 rows, panels of 32 kB: 1, 2, 4, 7
+    and 14 such tiles compute 0.8 us each, and take 4.6, 5.5, 7.0, 9.5 and 15.0 us without asking, 3.6, 4.1, 4.6, 5.6
+    and 11.2 with it. In EfficientNet-B0, 49 rows by 192 x 1152 weights take 130 us row by row, 84 panel by panel.
 
     Parameters
     ----------
@@ -50,13 +50,15 @@ def waiting(nest: Loops, tiles: NDArray[np.int64], chunk: Column, number: Column
     loops += [(o, np.where(o >= 0, -(-nest.chunks[o, rows] // tiles[o, rows]), 1)) for o in nest.orders]
     for op in (op for op in g.operands if op.name in names):
         walks = np.array([i in op.axes for i in range(len(g.extents))] + [False])  # the last stands for no axis
-        passes, panels = np.ones(len(rows)), np.ones(len(rows))
+        passes, panels, again = (np.ones(len(rows)) for _ in range(3))
         for axis, trips in reversed(loops):
             walked = walks[axis] & (trips > 1)
+            again = np.where(~walked & (panels > 1), again * trips, again)
             passes = np.where(~walked & (panels == 1), passes * trips, passes)
             panels = np.where(walked, panels * trips, panels)
         arrives = op.source_bytes / prod(cut[i] for i in g.spatial if i in op.axes) / rates.far / own
-        first = arrives / panels
-        asked = first + np.sqrt(chunk * chunk + (arrives - first) ** 2) - chunk
-        total = total + np.where((passes > 1) & (panels > 1), asked, arrives)
+        once = passes * again == 1  # a stream, which is followed
+        first = np.where(once, 0.0, arrives / panels)
+        followed = first + np.sqrt(chunk * chunk + (arrives - first) ** 2) - chunk
+        total = total + np.where(once | (passes > 1) & (panels > 1), followed, arrives)
     return total

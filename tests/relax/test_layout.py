@@ -268,4 +268,4 @@ def test_tiles_of_winograd_that_are_not_asked_for_would_not_be_faster(channels, 
         inputs, output = conv.compute(arrangement, tile)
         seconds.setdefault(tile, []).append(costs._seconds([*inputs, output], constants=inputs[1:]))
     assert min(map(min, seconds.values())) == min(min(seconds[tile]) for tile in conv.tiles)
-    assert all(np.isclose(nhwc, blocked, rtol=0.01) for nhwc, blocked in seconds.values())  # one is asked of both
+    assert all(np.isclose(nhwc, blocked, rtol=0.03) for nhwc, blocked in seconds.values())  # one is asked of both
