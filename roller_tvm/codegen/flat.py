@@ -60,9 +60,11 @@ class Sum:
 
     def outside(self, variables: set[int]) -> Sum:
         """Return the sum without the terms in which any of these variables (by hash) occurs."""
-        parts = (Sum(0, {at: term}) for at, term in self.terms.items())
-        kept = (part.terms for part in parts if part.variables().isdisjoint(variables))
-        return Sum(self.number, dict(item for terms in kept for item in terms.items()))
+        kept = Sum(self.number)
+        for at, term in self.terms.items():
+            if (part := Sum(0, {at: term})).variables().isdisjoint(variables):
+                kept.add(part)
+        return kept
 
     @property
     def is_number(self) -> bool:

@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 
 from ..roller.candidates import Column
 from .cpu_caches import Loops
-from .geometry import Geometry
 from .other_cores import shared_out
-
-
-def weights_of(geometry: Geometry) -> list[str]:
-    """Return the operands that are constant, though a reading of them as stored tells otherwise."""
-    return [op.name for op in geometry.operands if geometry.expression.tensors[op.name].constant]
 
 
 def waiting(nest: Loops, tiles: NDArray[np.int64], chunk: Column, number: Column, order: Sequence[int]) -> Column:
@@ -42,13 +36,13 @@ def waiting(nest: Loops, tiles: NDArray[np.int64], chunk: Column, number: Column
         Axes in the order of the chunks, outermost first.
     """
     g, rates = nest.geometry, nest.rates
-    if not (names := weights_of(g)):
+    if not g.weights:
         return 0.0
     rows = np.arange(nest.chunks.shape[1])
     cut, own, total = shared_out(g, nest.chunks, nest.units, order), -(-number // nest.units), 0.0 * chunk
     loops = [(np.full(len(rows), i), -(-g.extents[i] // nest.chunks[i]) / cut[i]) for i in order]
     loops += [(o, np.where(o >= 0, -(-nest.chunks[o, rows] // tiles[o, rows]), 1)) for o in nest.orders]
-    for op in (op for op in g.operands if op.name in names):
+    for op in g.weights:
         walks = np.array([i in op.axes for i in range(len(g.extents))] + [False])  # the last stands for no axis
         passes, panels, again = (np.ones(len(rows)) for _ in range(3))
         for axis, trips in reversed(loops):

@@ -357,7 +357,7 @@ def tiled_times(
     cold : bool
         Whether memory delivers the weights, as in a network; to one of several slices of a nest, a cache does.
     """
-    g, copies = geometry, packed or {}
+    g, copies, around = geometry, packed or {}, order or geometry.spatial
     chunks, tiles = (np.asarray(t).reshape(len(t), -1) for t in (chunks, tiles))
     rates = rates or CpuRates.of(device, g)
     cost = cost or TileCost.of(g, tiles, rates)
@@ -411,9 +411,9 @@ def tiled_times(
         before = moved
     chunk = np.maximum(worst + EXPOSED * core * (worst > core), near + exposed)
     if cold:
-        chunk = np.maximum(chunk, near + waiting(nest, tiles, near, number, order or g.spatial))
+        chunk = np.maximum(chunk, near + waiting(nest, tiles, near, number, around))
     step = np.maximum(cost.arithmetic, cost.loads) / points
-    chunk = chunk + arriving(g, device, rates, chunks, tiles, use.accumulators, step, number, order or g.spatial)
+    chunk = chunk + arriving(g, device, rates, chunks, tiles, use.accumulators, step, number, around)
     chunk = chunk + starting(nest, tiles, device, use.accumulators + use.vector_loads + use.broadcasts)
     chunk = chunk + storing(nest, tiles, device)
     return chunk_times(g, device, rates, tiles, number, core, chunk, bound, levels, use.registers, after)

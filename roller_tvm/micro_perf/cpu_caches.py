@@ -263,6 +263,12 @@ def entering(nest: Loops, at: int, tiles: NDArray[np.int64]) -> Column:
     return np.zeros(tiles.shape[1]) if np.all(stays == 1) else (1 - stays) * nest.through(capacity, tiles)
 
 
+def leaving(nest: Loops, device: DeviceSpec) -> tuple[int, Column]:
+    """Return how many caches a core has of its own, and the share of what its chunks touch that leaves these."""
+    own = sum(level.scope != "device" for level in device.levels[1:-1])
+    return own, 1 - nest.staying(nest.rates.caches[own - 1][1]) if own else 0.0
+
+
 def starting(nest: Loops, tiles: NDArray[np.int64], device: DeviceSpec, issued: Column) -> Column:
     """Return the cycles in which each chunk waits for the first lines of runs that come from beyond a core's caches.
 
@@ -276,13 +282,10 @@ def starting(nest: Loops, tiles: NDArray[np.int64], device: DeviceSpec, issued: 
         Instructions of a step of the reduction.
     """
     g, rates, rows = nest.geometry, nest.rates, np.arange(tiles.shape[1])
-    own = sum(level.scope != "device" for level in device.levels[1:-1])
-    if not own or not g.reduce:
+    own, leaves = leaving(nest, device)
+    if not g.reduce or not np.any(leaves):
         return 0.0
     beyond = device.levels[-2 - own]
-    leaves = 1 - nest.staying(rates.caches[own - 1][1])
-    if not np.any(leaves):
-        return 0.0
     wait = BEFORE_FOUND * beyond.latency_ns * 1e-9 / rates.cycle
     total: Column = 0.0
     for op in g.operands:
@@ -328,10 +331,7 @@ def storing(nest: Loops, tiles: NDArray[np.int64], device: DeviceSpec) -> Column
     loop over pixels stands inside, 520 if that over channels does; of 4 pixels by 64 channels 510 and 470.
     """
     g, rates = nest.geometry, nest.rates
-    own = sum(level.scope != "device" for level in device.levels[1:-1])
-    if not own:
-        return 0.0
-    leaves = 1 - nest.staying(rates.caches[own - 1][1])
+    own, leaves = leaving(nest, device)
     runs = g.outputs(nest.chunks) / run_length(g, nest.chunks, tiles, nest.orders)
     return leaves * runs * RUN_START / [*(rate for _, _, rate in rates.caches), rates.far][own]
 

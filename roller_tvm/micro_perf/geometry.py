@@ -274,6 +274,11 @@ class Geometry:
         return tuple(i for i, a in enumerate(self.stage.axes) if a.is_reduce)
 
     @cached_property
+    def weights(self) -> tuple[Operand, ...]:
+        """Operands that are constant, though a reading of them as stored tells otherwise."""
+        return tuple(op for op in self.operands if self.expression.tensors[op.name].constant)
+
+    @cached_property
     def spatial_set(self) -> frozenset[int]:
         return frozenset(self.spatial)
 

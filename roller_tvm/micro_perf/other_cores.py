@@ -47,8 +47,7 @@ def arriving(
     ahead = np.maximum(1.0, rates.scheduler / accumulators)  # steps of the reduction
     total: Column = 0.0
     for op in g.operands:
-        weight = g.expression.tensors[op.name].constant  # though a reading of it as stored tells otherwise
-        if weight or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
+        if op in g.weights or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
             continue
         mine = [i for i in g.spatial if i in op.axes]
         rows = next((cut.get(i, 1) for dim in op.dims for i, _ in dim if g.extents[i] > 1), 1)

@@ -120,9 +120,15 @@ def _chunk_order(ctx: Context, chunk: Tiles) -> tuple[tuple[str, int], ...]:
     return tuple((f"{CHUNKS}:{g.axes[i]}", n) for n, i in enumerate(cut)) if cut != sorted(cut) else ()
 
 
-def _chunk_ranks(program: RProgram, anchor: Stage) -> list[int]:
-    """Return the positions of the spatial axes in the order of the chunks; axes with a single chunk go outermost."""
-    place = program.choices_of(CHUNKS)
+def _ranked(program: RProgram, anchor: Stage, loops: str) -> list[int]:
+    """Return the positions of the spatial axes in the order that a choice tells; axes with a single trip go outermost.
+
+    Parameters
+    ----------
+    loops : str
+        Prefix of the choices: "order" of the loops over register tiles, `CHUNKS`.
+    """
+    place = program.choices_of(loops)
     return sorted(range(len(anchor.spatial)), key=lambda at: place.get(anchor.spatial[at].name, -1))
 
 
@@ -167,12 +173,9 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
         if axis.name == last and vector < tile[last]:
             lengths, names, row = (lengths[0], tile[last] // vector, vector), "pmni", f"{loop}.n"
         steps.append(Split(out, loop, lengths, tuple(f"{loop}.{c}" for c in names)))
-    order = program.choices_of("order")
-    ranked = sorted(
-        enumerate(loops), key=lambda pair: order.get(anchor.spatial[pair[0]].name, -1)
-    )  # loops with a single trip go outermost
-    middle = tuple(f"{loop}.m" for _, loop in ranked)
-    parallel = tuple(f"{loops[at]}.p" for at in _chunk_ranks(program, anchor))
+    order = _ranked(program, anchor, "order")
+    middle = tuple(f"{loops[at]}.m" for at in order)
+    parallel = tuple(f"{loops[at]}.p" for at in _ranked(program, anchor, CHUNKS))
     inside = vector_last([f"{loop}.i" for loop in loops], anchor)
     if row:
         inside.insert(-1, row)
@@ -188,12 +191,12 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     if tile[last] > 1:
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
-    steps += _micro_kernel(inner, anchor, program, expression, [at for at, _ in ranked])
-    trips = _trips(expression, anchor, program, [at for at, _ in ranked])
+    steps += _micro_kernel(inner, anchor, program, expression, order)
+    trips = _trips(expression, anchor, program, order)
     steps += pack_constants(expression, anchor, inner, trips, bool(program.choice(PADDED)))
     for name in program.staged:
         packed, dimension = f"{name}.packed", _vector_dimension(anchor, name)
-        at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loop}.m") for at, loop in ranked]) or whole
+        at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loops[at]}.m") for at in order]) or whole
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, at)]
         steps += _copy(packed, dimension, len(expression.tensors[name].shape), vector)
         steps += pack_copy(expression, anchor, name, packed, inner, trips)
@@ -256,7 +259,7 @@ def _micro_kernel(
     rows_first = _rows_first(anchor)
     s[2:] = [[names[at] for at in rows_first] for names in s[2:]]
     r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
-    s[0], s[1] = [s[0][at] for at in _chunk_ranks(program, anchor)], [s[1][at] for at in order]
+    s[0], s[1] = [s[0][at] for at in _ranked(program, anchor, CHUNKS)], [s[1][at] for at in order]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
     steps += [Unroll(inner, f"{loop}.1") for a, loop in zip(anchor.reduce, reduce, strict=True) if unrolled[a.name] > 1]
     if together:
@@ -277,7 +280,7 @@ def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order
     spatial = [a.name for a in anchor.spatial]
     reduce = _streamed(expression, anchor, [a.name for a in anchor.reduce])
     unrolled = {name: program.choice(f"unroll:{name}", 1) for name in reduce}
-    axes = [anchor.spatial[at] for at in _chunk_ranks(program, anchor)]
+    axes = [anchor.spatial[at] for at in _ranked(program, anchor, CHUNKS)]
     found = [(a.name, -(-a.extent // chunk[a.name])) for a in axes]
     found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
     found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]

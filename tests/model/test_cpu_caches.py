@@ -79,19 +79,13 @@ TWO = replace(device("avx512"), units=2)
 
 def waited(chunk, tile, operand="B"):
     """Cycles in which a chunk of a product of 80 by 400 by 200 waits for the operand that is no constant."""
-    geometry = Geometry.of(constant_but(operand), "matmul")
+    geometry = of_weights(operator("matmul", m=80, n=400, k=200), operand)
     rates = CpuRates.of(TWO, geometry)
     chunks, tiles = np.array([*chunk, 200]).reshape(-1, 1), np.array([*tile, 1]).reshape(-1, 1)
     cost, number = TileCost.of(geometry, tiles, rates), geometry.covering(chunks)
     step = np.maximum(cost.arithmetic, cost.loads) / 200
     found = arriving(geometry, TWO, rates, chunks, tiles, cost.use.accumulators, step, number, geometry.spatial)
     return float(np.sum(found))
-
-
-def constant_but(operand):
-    product = operator("matmul", m=80, n=400, k=200)
-    inputs = tuple(replace(t, constant=t.name != operand) for t in product.inputs)
-    return replace(product, inputs=inputs)
 
 
 def test_a_core_waits_for_what_another_has_written_unless_it_shares_its_rows():

@@ -131,7 +131,7 @@ def test_a_residual_block_of_convolutions(shape, monkeypatch):
         return relu(conv(relu(builder.emit(OP.add(conv(relu(conv(first, 32, 1)), 64, 1), first))), 16, 1))
 
     mod, x = module(block, shape), values(*shape)
-    assert overwrites(*changed(mod)) in (1, 2)  # one if pixels of the other are merged: a view of it is read
+    assert overwrites(*changed(mod)) == 1  # pixels of the other are merged: a view of it is read
     in_place = run(build(mod, LLVM, device=CPU), x)[0]
     monkeypatch.setattr("roller_tvm.relax.pipeline.ResultsInPlace", lambda: tvm.transform.Sequential([]))
     np.testing.assert_array_equal(in_place, run(build(mod, LLVM, device=CPU), x)[0])

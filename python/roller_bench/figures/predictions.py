@@ -49,8 +49,8 @@ def predictions(parser: argparse.ArgumentParser) -> None:
 
     Run again and again, a kernel finds its operands where it has read them. In a network other kernels' weights have
     passed through the caches since, and other cores have written parts of the operands: ``--written`` has the cores
-    copy more than the last cache holds, then write each operand's rows in equal shares, before each run, and times that
-    run. The model predicts such runs.
+    copy as much as the caches hold, then write each operand's rows in equal shares, before each run, and times that
+    run.
     """
     parser.add_argument("--folder", type=Path, default=Path("build/models"), help="default %(default)s")
     parser.add_argument("--models", type=names, help="only these; default: all ONNX files of the folder")
@@ -225,11 +225,8 @@ def _opened(func: Any, scheduled: Any, target: Any, rows: Mapping[str, int], thr
         if p.name in rows and operands[n].shape == array.shape and rows[p.name] < array.ndim
     ]
 
-    passed = _passing(threads, target) if writers else None
-
     def write() -> None:
-        if passed is not None:
-            passed()
+        _passing(threads, target)()
         for writer, values, operand in writers:
             writer(values, operand)
 
@@ -238,7 +235,7 @@ def _opened(func: Any, scheduled: Any, target: Any, rows: Mapping[str, int], thr
 
 @cache
 def _passing(threads: int, target: Any) -> Callable[[], object]:
-    """Return what has all cores copy as much as the last cache holds."""
+    """Return what has all cores copy as much as their caches hold."""
     import tvm
 
     cpu = cpu_device()

@@ -58,9 +58,8 @@ def axes_of(loop: Any, start: Sum, tir: Any) -> list[LoopAxis] | None:
     var, trips = loop.loop_var, number_of(loop.extent)
     strides: dict[Digit, int] = {}
     values: dict[Digit, Any] = {}
-    for atom, count in start.terms.values():
-        if not count or hash(var) not in Sum(0, {0: (atom, count)}).variables():
-            continue
+    apart = start.outside({hash(var)}).terms
+    for atom, count in (term for at, term in start.terms.items() if at not in apart):
         if (digit := digit_of(atom, var)) is None:
             return None
         strides[digit], values[digit] = strides.get(digit, 0) + count, atom

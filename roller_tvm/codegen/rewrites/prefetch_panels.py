@@ -38,7 +38,7 @@ from ..flat import (
     sum_of,
 )
 from .loop_blocks import BLOCK_TRIPS, in_blocks
-from .loop_digits import axes_of
+from .loop_digits import LoopAxis, axes_of
 
 #: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 2
@@ -200,10 +200,14 @@ class Reads:
     width: int  # number of elements
     loops: tuple[Any, ...]  # loops around the reads, outermost first
 
-    def all_elements(self, tir: Any) -> bool:
-        """Return whether the loops read as many elements as the tensor has."""
-        axes = [axis for loop in self.loops for axis in axes_of(loop, self.start, tir) or ()]
-        return self.width * prod(axis.extent or 0 for axis in axes if axis.stride) == elements_of(self.buffer)
+    def axes(self, tir: Any) -> list[list[LoopAxis] | None]:
+        """Return the axes of each loop, None for a loop whose digits the reads do not tell."""
+        return [axes_of(loop, self.start, tir) for loop in self.loops]
+
+    def all_elements(self, axes: Sequence[Sequence[LoopAxis] | None]) -> bool:
+        """Return whether the loops, of these axes, read as many elements as the tensor has."""
+        trips = (axis.extent or 0 for own in axes for axis in own or () if axis.stride)
+        return self.width * prod(trips) == elements_of(self.buffer)
 
 
 def vector_reads(body: Any) -> Iterator[Reads]:
@@ -243,11 +247,10 @@ def with_prefetch(func: Any, dialect: Dialect) -> Any:
     simd = simd_of_mcpu(str(target.attrs.get("mcpu") or "")) if target is not None else None
     streams = simd is None or not simd.streams
     asked: dict[int, list[Asks]] = {}  # by the hash of a loop's variable
-    found = list(vector_reads(func.body))
-    whole = Counter(memory.of(reads.buffer) for reads in found if reads.all_elements(tir))
-    for reads in found:
-        loops = [loop for loop in reads.loops if number_of(loop.extent) != 1]
-        parts = [axes_of(loop, reads.start, tir) for loop in loops]
+    found = [(reads, reads.axes(tir)) for reads in vector_reads(func.body)]
+    whole = Counter(memory.of(reads.buffer) for reads, all_axes in found if reads.all_elements(all_axes))
+    for reads, all_axes in found:
+        parts = [own for loop, own in zip(reads.loops, all_axes, strict=True) if number_of(loop.extent) != 1]
         if None in parts:
             continue
         axes = [axis for part in parts for axis in part or ()]
