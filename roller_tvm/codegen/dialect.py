@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from .flat import in_order
+
 #: Arguments of LLVM's prefetch: for reading, data; levels of cache that keep it.
 _READ, _DATA = 0, 1
 FIRST_LEVEL, SECOND_LEVEL = 3, 2
@@ -65,6 +67,10 @@ class Dialect:
 
     def allocated(self, buffer: Any, body: Any) -> Any:
         """Return a statement with a buffer of its own."""
+        raise NotImplementedError
+
+    def named(self, var: Any, value: Any, body: Any) -> Any:
+        """Return a statement that sees a value under a name."""
         raise NotImplementedError
 
     def seen_as(self, buffer: Any, dtype: str, body: Callable[[Any], Any]) -> Any:
@@ -136,6 +142,9 @@ class Tvm017(Dialect):
         inner = self.tir.DeclBuffer(buffer, body)
         return self.tir.Allocate(buffer.data, buffer.dtype, buffer.shape, self.tir.const(True), inner)
 
+    def named(self, var: Any, value: Any, body: Any) -> Any:
+        return self.tir.LetStmt(var, value, body)
+
     def substituted(self, node: Any, var: Any, value: Any) -> Any:
         return self.tir.stmt_functor.substitute(node, {var: value})
 
@@ -180,6 +189,9 @@ class Tvm027(Dialect):
 
     def allocated(self, buffer: Any, body: Any) -> Any:
         return self.tir.SeqStmt([self.tir.AllocBuffer(buffer), body])
+
+    def named(self, var: Any, value: Any, body: Any) -> Any:
+        return in_order([self.tir.Bind(var, value), body], self.tir)
 
     def seen_as(self, buffer: Any, dtype: str, body: Callable[[Any], Any]) -> Any:
         view = self.tir.decl_buffer(buffer.shape, dtype, buffer.name)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .cpu_constants import GATHERED_SLOTS
+
 #: Greatest distance of elements that are picked out of vectors of neighbours.
 NEAR = 4
 #: Shortest vector to pick so; elements of shorter ones are loaded one by one.
 SHORTEST = 4
+#: Neighbours of rows that are transposed at a time (``codegen.rewrites.turned_tiles``), and the most lanes.
+TURNED, LONGEST_TURNED = 4, 16
+#: Bytes of their elements: four of them fill the part of a register within which any CPU shuffles.
+TURNED_BYTES = 4
+#: Shuffles of each vector of theirs.
+SHUFFLES = 2
 
 
 def covering(run: int, lanes: int) -> Iterator[tuple[int, int]]:
@@ -38,3 +46,20 @@ def vector_slots(step: int, lanes: int) -> int:
     if step == 1:
         return 2 * pieces if (pieces := lanes.bit_count()) > 1 else 1
     return 2 * sum(1 for _ in covering(step * (lanes - 1) + 1, lanes))
+
+
+def turned_slots(lanes: int, registers: int, trips: int) -> float:
+    """Return the slots of lanes rows apart, which fill so many registers, in a loop of so many trips along the rows.
+
+    Trips that are left over take their lanes element by element.
+
+    Examples
+    --------
+    >>> turned_slots(8, 1, 48), turned_slots(16, 2, 48), turned_slots(8, 1, 3), turned_slots(32, 2, 48)
+    (4.0, 8.0, 16.0, 64.0)
+    """
+    alone = float(GATHERED_SLOTS * lanes)
+    if lanes % TURNED or lanes > LONGEST_TURNED:
+        return alone
+    left = trips % TURNED / trips
+    return left * alone + (1 - left) * (lanes / TURNED + SHUFFLES * registers)

@@ -47,7 +47,7 @@ from ..micro_perf.cpu_constants import (
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
-from ..micro_perf.neighbours import vector_slots
+from ..micro_perf.neighbours import TURNED_BYTES, turned_slots, vector_slots
 from ..micro_perf.other_cores import left_alone
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
@@ -79,7 +79,10 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     if last is not None and run is not None:
         over = rates.edge_vectors and max(vectors) < rates.lanes < g.extents[last]
         kinds += [(vector, run) for vector in (*([rates.lanes] if over else []), *vectors) if vector > 1]
-    cycles = {kind: stage_cycles(g, rates, *kind) for kind in kinds}
+    cycles = {
+        (vector, along, inside): stage_cycles(g, rates, vector, along, inside)
+        for vector, along in kinds for inside in {False, along is not None}
+    }  # fmt: skip
     rows: list[tuple[Tile, int, int, int | None]] = []
     for outer in range(len(g.spatial) + 1):
         for vector, along in kinds:
@@ -94,7 +97,10 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     starts = {vector: run_starts(g, vector, rates) for vector, _ in kinds}
     flops = g.stage.flops + g.epilogue_flops * outputs
     chunks = g.covering(np.array([chunk for chunk, *_ in rows]).T) * np.ones(len(rows), np.int64)
-    stage = Cycles.listed([cycles[vector, along] for _, _, vector, along in rows])
+    stage = Cycles.listed([
+        cycles[vector, along, along is not None and chunk[along] == g.extents[along]]
+        for chunk, _, vector, along in rows
+    ])  # fmt: skip
     begun = np.array([starts[vector] for _, _, vector, _ in rows])
     computed = sum(touched_bytes(g, op, rates.line) for op in g.operands if not op.constant)
     times = streamed(
@@ -235,7 +241,9 @@ class Cycles:
         return np.maximum(np.maximum(self.instructions, self.calls), waiting)
 
 
-def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | None = None) -> Cycles:
+def stage_cycles(
+    geometry: Geometry, rates: CpuRates, vector: int, along: int | None = None, inside: bool = False
+) -> Cycles:
     """Return the cycles of a whole nest in vectors of its last axis, with operands in the nearest cache.
 
     Parameters
@@ -245,6 +253,8 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
         vectors of them.
     along : int, optional
         Axis of the loop around the vectors; by default they are in the order of the result.
+    inside : bool
+        Whether a chunk has that loop as a whole.
     """
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
@@ -272,10 +282,13 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
     short = 1 < vector < rates.lanes and vectorised > 1
     slots = vector_slots(1, vector) / vectorised if short else 1 / vectorised
     gathered = GATHERED_SLOTS if vectorised > 1 else 1
+    turned: float = gathered
+    if inside and along is not None and vector > 1:  # several neighbours along the rows at a time
+        turned = turned_slots(vector, -(-vector // rates.lanes), g.extents[along]) / vector
     shares = [share_read(op, g.extents) for op in g.operands]
     row = 1 if last is None else g.extents[last]
     loads = sum(
-        points * share * (slots if c else gathered) if op in inner else points / row
+        points * share * (slots if c else turned if is_turned(op, along) else gathered) if op in inner else points / row
         for op, c, share in zip(g.operands, contiguous, shares, strict=True)
     )
     guards = sum(  # one check a vector, or one an element that is loaded alone
@@ -297,6 +310,11 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int, along: int | 
         outputs / vectorised if g.reduce else 0.0,
         arithmetic + loads + after + calls * CALL * rates.fma,
     )
+
+
+def is_turned(operand: Operand, along: int | None) -> bool:
+    """Return whether lanes of an operand, rows apart, are read for several neighbours at a time (`turned_tiles`)."""
+    return along is not None and operand.stride_of(along) == 1 and operand.element_bytes == TURNED_BYTES
 
 
 def merges_lanes(geometry: Geometry, vector: int) -> bool:

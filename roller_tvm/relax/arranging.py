@@ -48,7 +48,7 @@ def arrangeable(conv: Convolution, arrangement: Arrangement) -> bool:
     >>> arrangeable(first, Arrangement(16)), arrangeable(first, Arrangement(64))
     (True, False)
     """
-    if conv.groups > 1 and not conv.depthwise:
+    if conv.groups > 1 and not conv.depthwise and arrangement.block:
         return False
     return arrangement.holds(conv.weights[0])
 

@@ -19,6 +19,7 @@ from .prefetch_residuals import with_residuals_asked
 from .prefetch_rows import with_rows_asked
 from .reciprocals import with_reciprocals
 from .stack_tiles import with_stack_tiles
+from .turned_tiles import with_turned_tiles
 from .unrolled_sums import with_unrolled_sums
 from .vector_math import with_vector_math
 from .whole_vectors import with_edge_vectors
@@ -28,6 +29,7 @@ from .wide_indices import with_wide_indices
 REWRITES: dict[str, Callable[..., Any]] = {
     "neighbouring_lanes": with_neighbouring_lanes,
     "edge_vectors": with_edge_vectors,
+    "turned_tiles": with_turned_tiles,
     "residuals": with_residuals_asked,
     "rows": with_rows_asked,
     "prefetch": with_prefetch,  # whose addresses the one before would take for reads
@@ -42,7 +44,7 @@ REWRITES: dict[str, Callable[..., Any]] = {
 #: Name -> rewrites that are made where that is.
 WITH = {
     "vector_math": ("merged_lanes", "reciprocals"), "prefetch": ("residuals", "rows"),
-    "stack_tiles": ("unrolled_sums",),
+    "stack_tiles": ("unrolled_sums",), "edge_vectors": ("turned_tiles",),
 }  # fmt: skip
 
 
