@@ -116,6 +116,7 @@ def cpu_table(report: CpuReport) -> str:
         f"quota: {facts.quota if facts.quota is not None else 'none'}",
         f"clock: {facts.clock_ghz:.2f} GHz told, {profile.clock_ghz:.2f} GHz {measured}",
         f"FMA: {profile.fma_per_cycle:.2f} vectors a cycle, latency {profile.fma_latency_cycles:.1f} cycles",
+        f"instructions begun a cycle: {profile.dispatch_per_cycle:.1f}",
         f"parallel region: {profile.launch_us:.2f} us on {profile.units} threads that spin",
         "",
         f"{'float32 by threads':<20} {'GFLOP/s':>9} {'of one':>7}",

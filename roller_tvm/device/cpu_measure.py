@@ -42,6 +42,7 @@ REMEDY = "stop other programs (or wait until they end) and run 'roller-tvm profi
 class CpuProfile(Profile):
     """Measured rates of this machine's CPU.
 
+    `dispatch_per_cycle` is the number of instructions that a core begins, of which a third are vector multiply-adds.
     `scaling` is float32 GFLOP/s by number of threads. `peak` and `bandwidth` hold (one thread, `units` threads) in
     GFLOP/s and GB/s. `latency_ns` is the latency of dependent loads. `launch_us` is the cost of a parallel region on
     `units` spinning threads, as TVM's spin between operators. `last_bytes` is the part of the last cache in which
@@ -52,6 +53,7 @@ class CpuProfile(Profile):
     clock_ghz: float
     fma_latency_cycles: float
     fma_per_cycle: float
+    dispatch_per_cycle: float
     units: int
     scaling: dict[int, float]
     peak: dict[str, tuple[float, float]]
@@ -169,6 +171,7 @@ class _Plan:
 
     units: int
     latency: Request
+    begin: Request
     launch: Request
     peaks: dict[str, tuple[Request, Request]]
     reads: dict[str, tuple[Request, Request]]
@@ -184,6 +187,7 @@ class _Plan:
         return cls(
             units=units,
             latency=Request("latency32", budget_ms=40),
+            begin=Request("begin", budget_ms=250, repeats=400),
             launch=Request("launch", units),
             peaks={dtype: (Request(kind, 1), Request(kind, units)) for dtype, kind in DTYPES.items()},
             reads={lv: (read(lv, 1), read(lv, units)) for lv in levels},
@@ -194,7 +198,7 @@ class _Plan:
     def requests(self) -> list[Request]:
         pairs = [*self.peaks.values(), *self.reads.values()]
         flat = [r for pair in pairs for r in pair]
-        return list(dict.fromkeys([self.latency, self.launch, *flat, *self.chases.values()]))
+        return list(dict.fromkeys([self.latency, self.begin, self.launch, *flat, *self.chases.values()]))
 
     def disturbed(self, facts: CpuFacts, profile: CpuProfile) -> list[Request]:
         """Return the requests that other programs seem to have slowed down: they scaled worse than expected."""
@@ -238,6 +242,7 @@ def _profile(facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, sca
         clock_ghz=clock,
         fma_latency_cycles=clock * inverse(rates, plan.latency),
         fma_per_cycle=scaling[1] / (2 * lanes * clock) if clock else 0.0,
+        dispatch_per_cycle=best(rates, plan.begin) / clock if clock else 0.0,
         units=plan.units,
         scaling=scaling,
         peak=peak,
@@ -252,7 +257,8 @@ def _profile(facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, sca
 def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
     """Return the reasons that these numbers are implausible; [] if they are plausible."""
     bad: list[str] = []
-    numbers = [profile.clock_ghz, profile.fma_latency_cycles, profile.launch_us, *profile.scaling.values()]
+    numbers = [profile.clock_ghz, profile.fma_latency_cycles, profile.dispatch_per_cycle, profile.launch_us]
+    numbers += profile.scaling.values()
     numbers += [v for pair in (*profile.peak.values(), *profile.bandwidth.values()) for v in pair]
     numbers += profile.latency_ns.values()
     if not positive(numbers):
@@ -275,6 +281,8 @@ def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
     loads = facts.simd.vector_bytes * profile.clock_ghz * sanity("cpu", "loads_per_cycle_max") * profile.units
     if profile.bandwidth["l1"][1] > loads:
         bad.append(f"{profile.bandwidth['l1'][1]:.0f} GB/s from L1, above {loads:.0f}")
+    if profile.dispatch_per_cycle > sanity("cpu", "dispatch_max"):
+        bad.append(f"{profile.dispatch_per_cycle:.1f} instructions begun a cycle")
     if profile.launch_us > sanity("cpu", "launch_max"):
         bad.append(f"{profile.launch_us:.0f} us to start threads that spin")
     order = levels_of(facts)
@@ -294,6 +302,7 @@ def estimated_profile(facts: CpuFacts) -> CpuProfile:
         clock_ghz=clock,
         fma_latency_cycles=estimate("fma_latency"),
         fma_per_cycle=per_cycle,
+        dispatch_per_cycle=estimate("dispatch"),
         units=units,
         scaling={n: n * core for n in range(1, units + 1)},
         peak={"float32": (core, core * units), "float64": (core / 2, core * units / 2)},

@@ -5,7 +5,7 @@
  *     <kind> <threads> <bytes a thread> <budget in ms> <most repeats>
  * and answers with lines
  *     <request number> <work> <nanoseconds> <1 if the repeat was disturbed, else 0>
- * where work is FLOP (fma*), bytes (read), dependent steps (clock, latency*, chase), parallel regions (launch).  Repeats
+ * where work is FLOP (fma*), instructions (begin), bytes (read), dependent steps (clock, latency*, chase), parallel regions (launch).  Repeats
  * are short, so that on a machine that others use too some of them run undisturbed: a repeat is disturbed if one of its
  * threads had the CPU for less than all of the time, or began much later than another.
  */
@@ -82,6 +82,19 @@ static int64_t cpu_ns(void) { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 FMA_KERNEL(fma32, v32, float, EACH)
 FMA_KERNEL(fma64, v64, double, EACH)
 FMA_KERNEL(latency32, v32, float, EACH1)
+/* Two instructions that do nothing beside each multiply-add, about as many as a product's tile has of others. */
+#undef CHAIN_STEP
+#define CHAIN_STEP(i) c##i = c##i * a + b; __asm__ volatile("nop\n nop");
+#if defined(__FMA__) || defined(__aarch64__)
+#define BEGUN_STEP 3
+#else
+#define BEGUN_STEP 4 /* a product and a sum */
+#endif
+#define BEGUN_LOOP 2
+FMA_KERNEL(begin, v32, float, EACH)
+#undef CHAIN_STEP
+#define CHAIN_STEP(i) c##i = c##i * a + b;
+
 #ifdef HAS_FP16
 FMA_KERNEL(fma16, v16, _Float16, EACH)
 #endif
@@ -223,6 +236,7 @@ static void run_kernel(int64_t rounds, char *buffer, int id) {
   else if (is("fma16")) { _Float16 h[2] = {(_Float16)0.5, (_Float16)0.5}; sink = fma16(rounds, h); }
 #endif
   else if (is("latency32")) sink = latency32(rounds, f);
+  else if (is("begin")) sink = begin(rounds, f);
   else if (is("clock")) sink = clock_chain(rounds);
   else if (is("read")) sink = read_buffer(rounds, buffer, req.bytes);
   else if (is("chase")) sink = chase(rounds * 8);
@@ -237,6 +251,7 @@ static double work_of_round(void) {
   if (is("fma16")) return 2.0 * CHAINS * VECTOR_BYTES / 2;
 #endif
   if (is("latency32")) return 1;
+  if (is("begin")) return BEGUN_STEP * CHAINS + BEGUN_LOOP;
   if (is("clock")) return CLOCK_STEPS;
   if (is("read")) return (double)(part_of(req.bytes) / VECTOR_BYTES / STREAMS * STREAMS) * VECTOR_BYTES;
   if (is("chase")) return 8;

@@ -29,7 +29,9 @@ from roller_tvm.errors import ProfileError
 
 #: Function from (bytes of a vector, CPUs to use) to a context in which requests are measured.
 RunnerOf = Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]]
-PROFILE_VERSION = 3
+#: Flag of a CPU in a virtual machine.
+VIRTUAL = "hypervisor"
+PROFILE_VERSION = 4
 #: Share by which a median below the best means that other programs used the machine.
 BUSY_SPREAD = 0.4
 
@@ -254,12 +256,15 @@ def cpu_spec(
 
 
 def _limits(facts: CpuFacts, profile: CpuProfile, simd: Simd) -> Limits:
+    shared, dispatch = None, profile.dispatch_per_cycle
+    if facts.has(VIRTUAL):  # a neighbour may have had the core's other thread all the while
+        shared, dispatch = estimate("dispatch_shared"), max(dispatch, estimate("dispatch"))
     l1, l2, l3 = (cache.ways if (cache := facts.cache(level)) else None for level in (1, 2, 3))
     return Limits(
         vector_registers=simd.registers, fma_latency_cycles=profile.fma_latency_cycles,
-        fma_per_cycle=profile.fma_per_cycle, reorder_window=int(estimate("reorder_window")),
-        stores_per_cycle=estimate("stores_per_cycle"), page_bytes=int(estimate("page")),
-        page_walk_cycles=estimate("page_walk"), l1_ways=l1, l2_ways=l2, l3_ways=l3,
+        fma_per_cycle=profile.fma_per_cycle, dispatch_per_cycle=dispatch, dispatch_shared=shared,
+        reorder_window=int(estimate("reorder_window")), stores_per_cycle=estimate("stores_per_cycle"),
+        page_bytes=int(estimate("page")), page_walk_cycles=estimate("page_walk"), l1_ways=l1, l2_ways=l2, l3_ways=l3,
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from roller_tvm.device.quantity import read_quantity
 DIMENSIONS = {
     "_cpu": {"estimate": {
         "least_gain": "ratio", "clock": "frequency", "fma_per_cycle": "fma", "fma_latency": "cycles",
-        "reorder_window": "instructions", "stores_per_cycle": "issue", "page": "size", "page_walk": "cycles",
+        "dispatch": "issue", "dispatch_shared": "ratio", "reorder_window": "instructions", "stores_per_cycle": "issue",
+        "page": "size", "page_walk": "cycles",
         "l1_bandwidth": "loads", "l2_bandwidth": "bandwidth", "l3_bandwidth": "bandwidth",
         "dram_bandwidth": "bandwidth", "l1_latency": "cycles", "l2_latency": "cycles", "l3_latency": "cycles",
         "dram_latency": "time_ns", "launch_overhead": "time_us", "launch_software": "time_us",
@@ -21,7 +22,7 @@ DIMENSIONS = {
         "prefetch_distance": "size", "scheduler": "instructions", "in_flight": "size",
     }, "sanity": {
         "fma_per_cycle_max": "fma", "fma_per_cycle_min": "fma", "clock_min": "frequency", "clock_max": "frequency",
-        "loads_per_cycle_max": "loads", "launch_max": "time_us",
+        "loads_per_cycle_max": "loads", "launch_max": "time_us", "dispatch_max": "issue",
     }},
     "_cuda": {"sanity": {
         "clock_share_min": "ratio", "clock_share_max": "ratio", "fma_lanes_min": "fma", "fma_lanes_max": "fma",

@@ -99,6 +99,10 @@ class Limits:
     fma_latency_cycles: float | None = _limit("cycles")
     #: Vector (or warp) multiply-adds of a unit per cycle.
     fma_per_cycle: float | None = _limit("fma")
+    #: Instructions that a core begins per cycle.
+    dispatch_per_cycle: float | None = _limit("issue")
+    #: Share of the time in which another machine's thread on the core begins half of them; None if there is none.
+    dispatch_shared: float | None = _limit("ratio")
     #: Instructions that a core begins before the oldest of them is done; independent work after a chain of dependent
     #: sums starts within this window.
     reorder_window: int | None = _limit("instructions")

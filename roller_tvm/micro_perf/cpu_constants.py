@@ -43,6 +43,12 @@ OVERLAP = 8
 #: vectors of 512 bits, LLVM 22: 28 and 14 with one load more 1.09 and 1.12, with 16 and 9 loads 1.03 and 1.04).
 PORTS = {16: 4, 32: 4, 64: 10}
 
+#: Instructions that a trip of a sum's loop takes beside its steps, and the steps of a trip where rows have several
+#: vectors (`codegen.rewrites.unrolled_sums`).
+TRIP_INSTRUCTIONS, TRIP_STEPS = 3, 4
+#: Vector registers from which multiply-adds take a value for all lanes from memory themselves (AVX-512, NEON).
+EMBEDS = 32
+
 # --- LLVM's own vectors ----------------------------------------------------------------------------------------------
 #: Vectors that LLVM computes side by side in a loop that it vectorises itself; the rest of a row is computed one by
 #: one.

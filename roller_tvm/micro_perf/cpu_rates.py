@@ -33,6 +33,8 @@ class CpuRates:
     page_walk: float  # cycles of one more page that the inner loop reads from
     broadcasts: int | None = None  # registers that broadcast values take at a time
     window: int = 0  # instructions begun before the oldest is done
+    dispatch: float | None = None  # instructions begun
+    shared: float = 0.0  # share of the time in which another thread begins half of them
     scheduler: float = 0.0  # instructions that wait for operands
     fill_buffers: float = 0.0  # lines on their way into the nearest cache
     edge_vectors: bool = True  # of vectors over an edge, all but the last tile's are whole
@@ -66,6 +68,7 @@ def of_bytes(device: DeviceSpec, element_bytes: int) -> CpuRates:
         device.far.line_bytes, tuple(caches), device.far.bandwidth_gbps * per_core, ways, held // ways,
         device.limits.stores_per_cycle or estimate("stores_per_cycle"), page,
         device.limits.page_walk_cycles or estimate("page_walk"), device.limits.broadcast_registers,
-        device.limits.reorder_window or 0, estimate("scheduler"), estimate("in_flight") / device.far.line_bytes,
+        device.limits.reorder_window or 0, device.limits.dispatch_per_cycle,
+        device.limits.dispatch_shared or 0.0, estimate("scheduler"), estimate("in_flight") / device.far.line_bytes,
         device.limits.lanes_checked is None, PORTS.get(device.vector_bytes, max(PORTS.values())),
     )  # fmt: skip

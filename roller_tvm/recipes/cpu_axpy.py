@@ -24,6 +24,7 @@ from ..micro_perf.cpu import (
     RegisterUse,
     TileCost,
     calls_of,
+    combined,
     epilogue_cycles,
     left_over,
     point_slots,
@@ -115,7 +116,8 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
     entered = ROW_OVERHEAD if row >= LONG_LOOP else 0  # a shorter one LLVM writes out
     other = points * (entered + CALL * calls) + epilogue
-    return TileCost(use, points * busy, points * loads, frozenset(), 0.0, other, rates.ports)
+    together = combined(points * busy, points * loads, rates.ports)
+    return TileCost(use, points * busy, points * loads, together, frozenset(), 0.0, other)
 
 
 def lower_cpu_axpy(expression: TensorExpression, program: RProgram) -> list[Step]:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ..ir import Stage
 from ..micro_perf.cpu import (
-    combined,
     inner_cycles,
     lanes_filled,
     register_use,
+    step_cycles,
     vector_of,
     vectors,
 )
@@ -145,7 +145,7 @@ def _scored(ctx: Context, rates: CpuRates, tiles: NDArray[np.int64]) -> tuple[ND
     rows.keep(needed <= rates.registers, too_many)
     ctx.rejections.add(rows.rejected())
     use, fine = use.take(np.flatnonzero(needed[near] <= rates.registers)), tiles[:, rows.rows()]
-    per_fma = combined(*inner_cycles(use, rates, 1, bool(g.reduce)), rates.ports) / use.accumulators
+    per_fma = step_cycles(use, rates, *inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
     used = lanes_filled(fine[last], rates.lanes) if last is not None else 1.0
     used = used * prod((filled(g.extents[i], fine[i]) for i in g.spatial), start=1.0)
     scores = per_fma / used

@@ -79,7 +79,7 @@ class FakeMachine:
             return 1 / (1 + r.bytes / (1 << 20))
         if r.kind == "launch":
             return 1 / 400
-        return {"clock": 3.0, "latency32": 0.75, "fma32": core * cores, "fma64": core * cores / 2}.get(
+        return {"clock": 3.0, "latency32": 0.75, "begin": 18.0, "fma32": core * cores, "fma64": core * cores / 2}.get(
             r.kind, 0.0
         )
 

@@ -40,6 +40,7 @@ def test_the_truth_comes_out(facts, fake):
     assert spec.limits.fma_per_cycle == pytest.approx(2) and spec.limits.fma_latency_cycles == pytest.approx(
         4
     )
+    assert (spec.limits.dispatch_per_cycle, spec.limits.dispatch_shared) == (6, None)
     assert {lv.name: lv.bandwidth_gbps for lv in spec.levels[:-1]} == {
         "dram": 20,
         "l3": 100,
