@@ -31,6 +31,7 @@ from .cpu_caches import (
     stored_bytes,
     storing,
     touched_bytes,
+    walking,
 )
 from .cpu_constants import (
     CALL,
@@ -340,9 +341,9 @@ class TileCost:
         arithmetic, loads, both, other = (c[rows] if np.ndim(c) else c for c in columns)
         return replace(self, use=self.use.take(rows), arithmetic=arithmetic, loads=loads, together=both, other=other)
 
-    def cycles(self, points: int, copied: Column = 0) -> Column:
-        """Return the cycles of register tiles if `copied` of the operands in `pages` are copied together."""
-        return self.together + points * (len(self.pages) - copied) * self.page_walk + self.other
+    def cycles(self, points: int, walks: Column = 0) -> Column:
+        """Return the cycles of register tiles that read `walks` operands from another page at each step."""
+        return self.together + points * walks * self.page_walk + self.other
 
 
 def tiled_times(
@@ -389,17 +390,19 @@ def tiled_times(
     points = prod(g.extents[i] for i in g.reduce)
     count, number = g.covering(tiles, chunks), g.covering(chunks)
     whole, whole_chunk = g.reducing(tiles), g.reducing(chunks)
-    copied = sum((copies[name] * 1 for name in copies if name in cost.pages), start=np.zeros((), np.int64))
     after, loops = stored_bytes(g) if stored is None else stored, np.asarray(orders, np.int64)
     nest = Loops(g, rates, chunks, loops.reshape(len(orders), tiles.shape[1]), copies, device.units, after)
     stays = [nest.staying(capacity) for _, capacity, _ in rates.caches] if copies else []
     extra: Column = 0.0
+    walks: Column = 0.0
     for op in g.operands:
+        if op.name in cost.pages:
+            walks = walks + np.where(copies.get(op.name, False), 0.0, walking(nest, op, tiles))
         if op.name in copies:
             turned = g.vector_axis is not None and op.stride_of(g.vector_axis) != 1
             cycles = copying(op, whole, whole_chunk, rates, stays, op.name in cost.pages, turned)
             extra = extra + np.where(copies[op.name], cycles, 0.0)
-    core = count * cost.cycles(points, copied) + extra
+    core = count * cost.cycles(points, walks) + extra
     worst = near = core
     bound = np.where(np.greater_equal(cost.arithmetic, cost.loads), 0, 1)
     levels: list[LevelColumn] = []

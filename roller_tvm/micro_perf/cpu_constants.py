@@ -78,6 +78,8 @@ EXPOSED = 0.15
 #: 3 x 1500 x 2000, predicted to be bound by memory, takes 7.1 ms in tiles of 8 x 80, which compute twice as much, and
 #: 3.3 in tiles of 20 x 2000).
 TILES_EXPOSED = 0.5
+#: Pages whose addresses a core knows at a time ([fog] 64 of Zen 3 and Skylake, 96 of Golden Cove).
+PAGES = 64
 #: Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each of 23
 #: convolutions).
 RUN_START = 192

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..roller.candidates import Column
 from .cpu_constants import GATHERED_SLOTS
 
 #: Greatest distance of elements that are picked out of vectors of neighbours.
@@ -48,7 +49,7 @@ def vector_slots(step: int, lanes: int) -> int:
     return 2 * sum(1 for _ in covering(step * (lanes - 1) + 1, lanes))
 
 
-def turned_slots(lanes: int, registers: int, trips: int) -> float:
+def turned_slots(lanes: int, registers: int, trips: Column) -> Column:
     """Return the slots of lanes rows apart, which fill so many registers, in a loop of so many trips along the rows.
 
     Trips that are left over take their lanes element by element.

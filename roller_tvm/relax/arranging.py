@@ -21,7 +21,7 @@ from .open_winograd import open_winograd
 from .pixel_moves import move_of
 
 #: Operators that treat every element alike.
-_ALIKE = {
+ALIKE = {
     f"relax.{name}" for name in (
         "abs", "add", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log", "maximum", "minimum", "multiply",
         "negative", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
@@ -209,7 +209,7 @@ class Arranger(relax.PyExprMutator):
         shape = extents_of(call)
         if shape is None or len(shape) != 4 or not self.arrangement.holds(shape[1]):
             return None
-        if name in _ALIKE:
+        if name in ALIKE:
             return self._alike(call, shape)
         if name == "relax.concat":
             return self._concat(call)

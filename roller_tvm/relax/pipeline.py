@@ -43,6 +43,7 @@ from .grouped import GroupedProducts
 from .importers import bound
 from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
+from .lines import LinesAsPictures
 from .live_taps import LiveTaps
 from .long_sums import CutLongSums
 from .lowered import require_lowered
@@ -110,7 +111,7 @@ def prepare(
             raise BadInput("it was prepared before its buckets were known", "module", "give 'buckets' to prepare")
         return mod
     _require_relax(mod)
-    cpu = [DilatedForms(target, device, winograd), PlanLayout(target, device, arranged, winograd)]
+    cpu = [LinesAsPictures(), DilatedForms(target, device, winograd), PlanLayout(target, device, arranged, winograd)]
     cpu += [CutLongSums(target, device)]
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [

@@ -67,6 +67,26 @@ def test_throughput_and_latency_change_over_as_a_norm():
     assert independent == pytest.approx([7 * n / rates.fma for n in (1000, 1, alike)])
 
 
+def steps(rates):
+    """Cycles of a step of tiles of 6 rows of two vectors and of 14 rows of one, 12 and 14 multiply-adds."""
+    use = cpu.RegisterUse(np.array([12, 14]), np.array([2, 1]), np.array([6, 14]), np.array([0, 0]))
+    return cpu.step_cycles(use, rates, *cpu.inner_cycles(use, rates, 1, True))
+
+
+def test_instructions_bound_tiles_whose_core_another_thread_shares():
+    """20.75 instructions in trips of four steps, and 32."""
+    rates = CpuRates.of(CPU, Geometry.of(operator("matmul", m=64, n=48, k=96), "matmul"))
+    together = steps(replace(rates, dispatch=None))
+    assert (steps(replace(rates, dispatch=6.0)) == together).all()
+    assert steps(replace(rates, dispatch=2.0)) == pytest.approx([20.75 / 2, 32 / 2])
+    shared = steps(replace(rates, dispatch=6.0, shared=0.25))
+    busy = np.maximum(together, np.array([20.75, 32]) / 3)
+    assert shared == pytest.approx(0.75 * together + 0.25 * busy)
+    # Multiply-adds of CPUs with more registers read a value for all lanes themselves: 18 instructions.
+    wide = replace(rates, dispatch=2.0, registers=32)
+    assert steps(wide) == pytest.approx([20.75 / 2, 18 / 2])
+
+
 def test_a_vector_loaded_for_one_multiply_add_each_holds_one_register():
     """Loaded once each, they are folded into the multiply-adds: one is loaded while another is used."""
     kept = cpu.RegisterUse(12, 2, 6, 0)

@@ -10,8 +10,16 @@ from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.cold_weights import waiting
 from roller_tvm.micro_perf.cpu import TileCost, register_use, tiled_times
-from roller_tvm.micro_perf.cpu_caches import Loops, entering, starting, storing, stream_cycles, touched_bytes
-from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, STORED
+from roller_tvm.micro_perf.cpu_caches import (
+    Loops,
+    entering,
+    starting,
+    storing,
+    stream_cycles,
+    touched_bytes,
+    walking,
+)
+from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, PAGES, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.other_cores import arriving, chunk_order
@@ -34,6 +42,16 @@ def test_what_a_cache_holds_comes_from_no_farther():
         nest = nest_of(geometry, geometry.extents, (0, 1))
         moved = [float(np.sum(entering(nest, at, np.array([[4], [16], [256]])))) for at in (1, 2)]
         assert moved[0] > 0 and (moved[1] > 0) is moves
+
+
+@pytest.mark.parametrize("steps, orders, share", [
+    (PAGES, (1, 0), 1 / 5), (PAGES, (0, 1), 1), (PAGES, (1, -1), 1), (2 * PAGES, (1, 0), 1),
+])  # fmt: skip
+def test_pages_are_known_while_inner_loops_read_them_again(steps, orders, share):
+    """30 rows in tiles of 6 by 2048 columns, each step in another page: the loop over rows reads the same columns."""
+    geometry = Geometry.of(operator("matmul", m=30, n=2048, k=steps), "matmul")
+    nest = nest_of(geometry, (30, 2048, steps), orders)
+    assert walking(nest, geometry.operands[1], np.array([[6], [16], [1]])) == pytest.approx([share])
 
 
 def test_a_line_that_is_written_through_the_nearest_cache_counts_thrice():
