@@ -5,9 +5,9 @@
  *     <kind> <threads> <bytes a thread> <budget in ms> <most repeats>
  * and answers with lines
  *     <request number> <work> <nanoseconds> <1 if the repeat was disturbed, else 0>
- * where work is FLOP (fma*), instructions (begin), bytes (read), dependent steps (clock, latency*, chase), parallel regions (launch).  Repeats
- * are short, so that on a machine that others use too some of them run undisturbed: a repeat is disturbed if one of its
- * threads had the CPU for less than all of the time, or began much later than another.
+ * where work is FLOP (fma*), instructions (begin), bytes (read), dependent steps (clock, latency*, chase), parallel
+ * regions (launch).  Repeats are short, so that on a machine that others use too some of them run undisturbed: a repeat
+ * is disturbed if one of its threads had the CPU for less than all of the time, or began much later than another.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

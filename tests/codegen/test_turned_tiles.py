@@ -12,8 +12,14 @@ from roller_tvm.codegen import rewrites  # noqa: E402
 from roller_tvm.codegen.flat import kind_of, loads_of  # noqa: E402
 from roller_tvm.codegen.rewrites.turned_tiles import with_turned_tiles  # noqa: E402
 from roller_tvm.roller.steps import Parallel, Reorder, Split, Vectorize  # noqa: E402
+from roller_tvm.tvm_env import line  # noqa: E402
 
 from .kernels import built  # noqa: E402
+
+if line() == "relay":
+    from tvm import tir
+else:
+    from tvm import tirx as tir
 
 
 def transpose(rows, columns, lanes, dtype="float32", beside=False):
@@ -68,6 +74,18 @@ def test_rows_over_an_edge(strides):
     kernel = built(*transpose(20, 8, 8), ("edge_vectors",))
     np.testing.assert_array_equal(kernel((8, 20), x), x.T)
     assert strides["made"] and strides["strides"] <= {1}
+
+
+@pytest.mark.one_line
+def test_what_is_behind_a_check_stays_there(strides):
+    """What a check keeps from being loaded may lie outside of its tensor, as three of four neighbours may."""
+    x, kept = te.placeholder((8, 8), "float32", "x"), te.placeholder((8,), "float32", "kept")
+    out = te.compute((8, 8), lambda i, j: tir.if_then_else(kept[i] > 0, x[j, i], tir.const(0, "float32")), "out")
+    rng = np.random.default_rng(0)
+    given, rows = rng.random((8, 8), "float32"), rng.standard_normal(8).astype("float32")
+    made = built([x, kept, out], [Vectorize("out", "j")], ("edge_vectors",))((8, 8), given, rows)
+    np.testing.assert_array_equal(made, given.T * (rows > 0)[:, None])
+    assert not strides["made"]
 
 
 def test_of_one_matrix_nothing_is_read_before_it_is_written():

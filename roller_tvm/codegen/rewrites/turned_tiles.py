@@ -18,6 +18,7 @@ from ..flat import (
     Memory,
     access_of,
     bits_of,
+    choice_of,
     in_order,
     is_load,
     kind_of,
@@ -62,6 +63,8 @@ def _turnable(loop: Any, store: Any, memory: Memory, named: dict[int, Any]) -> l
     """Return the loads, in the one store of a serial loop, of lanes rows apart that go on along the rows."""
     trips = number_of(loop.extent)
     if int(loop.kind) != SERIAL or number_of(loop.min) != 0:
+        return []
+    if any(choice_of(part) for part in parts_of(store.value)):  # what is behind a check may lie outside of its tensor
         return []
     if trips is None or trips < TURNED or memory.of(store.buffer) in memory.read_in(store):
         return []
