@@ -60,7 +60,7 @@ class _Rewriter(relax.PyExprMutator):
         """A variable that something else reads, as a line again."""
         if op in self.pictures and op not in self.as_lines:
             self.as_lines.add(op)
-            self.set_var_remap(op, self.builder_.emit(relax.op.reshape(self.pictures[op], extents_of(op))))
+            self.set_var_remap(op, self.builder_.emit(self._line(op)))
         return super().visit_dataflow_var_(op)
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -69,10 +69,12 @@ class _Rewriter(relax.PyExprMutator):
         if made is not None:
             self.pictures[var] = self.builder_.emit(made)
             if not isinstance(var, relax.DataflowVar):  # others read it outside
-                line = relax.op.reshape(self.pictures[var], extents_of(var))
-                self.set_var_remap(var, self.builder_.emit_output(line))
+                self.set_var_remap(var, self.builder_.emit_output(self._line(var)))
             return
         super().visit_var_binding_(binding)
+
+    def _line(self, var: Any) -> Any:
+        return relax.op.reshape(self.pictures[var], extents_of(var))
 
     def _picture(self, call: Any) -> Any | None:
         """Return the call on pictures; None where it stays as it is."""
@@ -110,4 +112,8 @@ class _Rewriter(relax.PyExprMutator):
         picture = (*shape[:_ROW], 1, *shape[_ROW:])
         if (values := array_of(node)) is not None:
             return relax.const(np.reshape(values, picture), node.ty.dtype)
-        return self.builder_.emit(relax.op.reshape(self.visit_expr(node), picture))
+        made = self.builder_.emit(relax.op.reshape(self.visit_expr(node), picture))
+        if isinstance(node, relax.Var):  # for the next that reads it
+            self.pictures[node] = made
+            self.as_lines.add(node)
+        return made

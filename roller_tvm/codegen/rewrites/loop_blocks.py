@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...micro_perf.cpu_constants import TRIP_STEPS
 from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import in_order, number_of, with_body
 
 #: Trips of a block. Of eight steps of a sum LLVM loads the elements of a row as a vector, takes that apart, and spills
 #: the sums (measured on a Zen 3, LLVM 22: 2.5 times the time).
-BLOCK_TRIPS = (4, 2, 1)
+BLOCK_TRIPS = (TRIP_STEPS, 2, 1)
 
 
 def block_of(loop: Any, most: int = BLOCK_TRIPS[0]) -> int:
