@@ -45,12 +45,15 @@ class _Rewriter(relax.PyExprMutator):
         self.pictures: dict[Any, Any] = {}
         #: Of these, those that exist as lines too.
         self.as_lines: set[Any] = set()
+        #: Line that was none before -> its picture, for the next that reads it.
+        self.reshaped: dict[Any, Any] = {}
         self.in_dataflow = False
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         """One block of bindings; a picture is not known outside."""
         self.pictures.clear()
         self.as_lines.clear()
+        self.reshaped.clear()
         self.in_dataflow = True
         made = super().visit_dataflow_block_(block)
         self.in_dataflow = False
@@ -112,8 +115,6 @@ class _Rewriter(relax.PyExprMutator):
         picture = (*shape[:_ROW], 1, *shape[_ROW:])
         if (values := array_of(node)) is not None:
             return relax.const(np.reshape(values, picture), node.ty.dtype)
-        made = self.builder_.emit(relax.op.reshape(self.visit_expr(node), picture))
-        if isinstance(node, relax.Var):  # for the next that reads it
-            self.pictures[node] = made
-            self.as_lines.add(node)
-        return made
+        if node not in self.reshaped:
+            self.reshaped[node] = self.builder_.emit(relax.op.reshape(self.visit_expr(node), picture))
+        return self.reshaped[node]
