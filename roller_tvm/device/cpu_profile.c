@@ -64,13 +64,13 @@ static int64_t cpu_ns(void) { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 #define CHAIN_SUM(i) total += c##i;
 #define CHAIN_NAME(i) , c##i
 
-#define FMA_KERNEL(NAME, VEC, SCALAR, LOOP)                                           \
+#define FMA_KERNEL(NAME, VEC, SCALAR, LOOP, THEN)                                     \
   static double NAME(int64_t rounds, const SCALAR *in) {                              \
-    VEC a, b, total LOOP(CHAIN_NAME);                                                 \
-    for (unsigned i = 0; i < sizeof(VEC) / sizeof(SCALAR); i++) a[i] = in[0], b[i] = in[1]; \
+    VEC a = in[0] + (VEC){0}, b = in[1] + (VEC){0}, total LOOP(CHAIN_NAME);           \
     LOOP(CHAIN_START)                                                                 \
     for (int64_t r = 0; r < rounds; r++) {                                            \
       LOOP(CHAIN_STEP)                                                                \
+      THEN                                                                            \
     }                                                                                 \
     total = a;                                                                        \
     LOOP(CHAIN_SUM)                                                                   \
@@ -79,24 +79,25 @@ static int64_t cpu_ns(void) { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
     return sum;                                                                       \
   }
 
-FMA_KERNEL(fma32, v32, float, EACH)
-FMA_KERNEL(fma64, v64, double, EACH)
-FMA_KERNEL(latency32, v32, float, EACH1)
-/* Two instructions that do nothing beside each multiply-add, about as many as a product's tile has of others. */
-#undef CHAIN_STEP
-#define CHAIN_STEP(i) c##i = c##i * a + b; __asm__ volatile("nop\n nop");
+FMA_KERNEL(fma32, v32, float, EACH, )
+FMA_KERNEL(fma64, v64, double, EACH, )
+FMA_KERNEL(latency32, v32, float, EACH1, )
+/* Two instructions that do nothing for each multiply-add, about as many as a product's tile has of others. */
+#if CHAINS == 24
+#define NOPS __asm__ volatile(".rept 48\n nop\n .endr");
+#else
+#define NOPS __asm__ volatile(".rept 24\n nop\n .endr");
+#endif
 #if defined(__FMA__) || defined(__aarch64__)
 #define BEGUN_STEP 3
 #else
 #define BEGUN_STEP 4 /* a product and a sum */
 #endif
 #define BEGUN_LOOP 2
-FMA_KERNEL(begin, v32, float, EACH)
-#undef CHAIN_STEP
-#define CHAIN_STEP(i) c##i = c##i * a + b;
+FMA_KERNEL(begin, v32, float, EACH, NOPS)
 
 #ifdef HAS_FP16
-FMA_KERNEL(fma16, v16, _Float16, EACH)
+FMA_KERNEL(fma16, v16, _Float16, EACH, )
 #endif
 
 /* One add waits for the one before: a step is a clock. */

@@ -31,7 +31,7 @@ from roller_tvm.errors import ProfileError
 RunnerOf = Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]]
 #: Flag of a CPU in a virtual machine.
 VIRTUAL = "hypervisor"
-PROFILE_VERSION = 4
+PROFILE_VERSION = 5
 #: Share by which a median below the best means that other programs used the machine.
 BUSY_SPREAD = 0.4
 

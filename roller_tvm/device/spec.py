@@ -179,6 +179,28 @@ class DeviceSpec:
         """
         return replace(self, limits=replace(self.limits, lanes_checked=1)) if self.kind == "cpu" else self
 
+    def one_unit(self) -> DeviceSpec:
+        """Return one unit of the device while all of them work: its share of the bandwidths, capacities and peaks.
+
+        Examples
+        --------
+        >>> from roller_tvm.device import load_device
+        >>> v100 = load_device("v100")
+        >>> one = v100.one_unit()
+        >>> one.units, round(v100.peak() / one.peak()), round(v100.bandwidth("dram") / one.bandwidth("dram"))
+        (1, 80, 80)
+        """
+
+        def shared(level: MemoryLevel) -> MemoryLevel:
+            own = level.capacity_bytes // (self.units if level.scope == "device" else 1)
+            return replace(level, capacity_bytes=own, bandwidth_gbps=level.bandwidth_gbps / self.units)
+
+        def each(peaks: Mapping[str, float]) -> FrozenMap[float]:
+            return FrozenMap({dtype: rate / self.units for dtype, rate in peaks.items()})
+
+        levels = tuple(map(shared, self.levels))
+        return replace(self, units=1, levels=levels, peak_gflops=each(self.peak_gflops), tensor_gflops=each(self.tensor_gflops))
+
     # Rates -------------------------------------------------------------------------------------------
 
     def peak(self, dtype: str = "float32", tensor: bool = False) -> float:

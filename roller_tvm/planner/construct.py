@@ -199,7 +199,7 @@ class Form:
 
     def planned(self, device: DeviceSpec) -> tuple[TensorExpression, DeviceSpec]:
         """Return the expression that the nests are planned for, and its device: one slice is one core's."""
-        return (self.expression, device) if self.slices is None else (self.slices.one, replace(device, units=1))
+        return (self.expression, device) if self.slices is None else (self.slices.one, device.one_unit())
 
 
 def forms(expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> Iterator[Form]:

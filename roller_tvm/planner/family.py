@@ -162,7 +162,7 @@ class _Planning:
         sides = [n for n, s in enumerate(self.sliced) if s and self.of_output[n]]
         if not sides:
             return None
-        alone, features = replace(self.device, units=1), replace(self.features, open_sides=True)
+        alone, features = self.device.one_unit(), replace(self.features, open_sides=True)
         return window_family(
             self.axes, self.sliced, sides, lambda extents: self._plans(extents, alone, features), self._all,
             self._register, self._passing, self.device.units,
@@ -189,7 +189,7 @@ class _Planning:
         """Return the family of blocks of an operator of several sums; None if no block stays in a core's cache."""
         if self.sliced != (True,) or not self.of_output[0]:
             return None
-        alone = replace(self.device, units=1)
+        alone = self.device.one_unit()
 
         def near(ranked: RankedPlan) -> bool:
             """Return whether sums hand on more than the operator returns, in a core's cache."""
@@ -280,7 +280,7 @@ class _Planning:
 
     def others(self) -> Iterator[PlanFamily]:
         """Yield the family of an operator whose elements, or rows, are computed one by one: tiles in parallel."""
-        alone = replace(self.device, units=1)
+        alone = self.device.one_unit()
         element = max(dtype_bytes(t.dtype) for t in self.small.tensors.values())
         last = self.output.spatial[-1].name if self.output.spatial else ""
         moving = [a.name for a in self.output.spatial if a.name in self._sliced_outputs()]
