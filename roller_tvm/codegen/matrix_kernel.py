@@ -28,6 +28,8 @@ from .tile_unit import ROW_BYTES, TILE, TileUnit, widened
 OPERAND = PARTS * 2 * TILE
 #: Accumulators, by (half of the rows, half of the columns), and the tiles of the operands' halves.
 TOTALS, LEFT, RIGHT = ((0, 1), (2, 3)), (4, 5), (6, 7)
+#: Parts of the constant's next panel that are asked for side by side.
+STRIPES = 8
 #: Least bits of a float32, without its sign, that bfloat16 rounds to infinity.
 TOO_LARGE = 0x7F7F8000
 #: float32 of a vector of 512 bits, which all CPUs with such a unit have.
@@ -395,6 +397,11 @@ class MatrixKernel:
     def ahead(self, left: list[Any], right: Any, panel: Any, step: Any, passes: int) -> list[Any]:
         """Return prefetches of both operands' next blocks (to the nearest cache) and of the constant's next panel.
 
+        A core's own prefetchers follow each of several stripes of the panel, some lines ahead of what is asked for, and
+        a single stripe no faster than a few lines for each latency of memory. Measured on two cores of a Granite Rapids
+        class server, 206 ns: ten products of 128 rows by 768 x 3072, each with weights of its own, take 1.39 to 1.65 ms
+        in one stripe, 1.23 to 1.40 in two, 1.20 to 1.22 in four, 1.10 to 1.24 in eight, and 1.50 to 1.69 unasked.
+
         Parameters
         ----------
         left : list of Expr
@@ -408,7 +415,12 @@ class MatrixKernel:
             return []
         line = int(estimate("line")) // 2  # elements of two bytes
         share = -(-OPERAND // (line * passes))
-        asked = [(self.right, panel + (step * share + n) * line, SECOND_LEVEL) for n in range(share)]
+        each = -(-share // min(share, STRIPES))  # lines of a stripe
+        stripe = self.tiles.depth_blocks * passes * each
+        asked = [
+            (self.right, panel + (number * stripe + step * each + n) * line, SECOND_LEVEL)
+            for n in range(each) for number in range(-(-share // each))
+        ]  # fmt: skip
         each = OPERAND // PARTS // line
         asked += [one for n in range(OPERAND // line) for one in (
             (self.parts, left[n // each] + n % each * line, FIRST_LEVEL),

@@ -27,6 +27,8 @@ from roller_tvm.device.rates import (
 
 LEVELS = ("l1", "l2", "l3", "dram")
 DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16"}
+#: The same of a matrix unit.
+MATRIX_DTYPES = {"bfloat16": "matrix"}
 #: Threads scale up to the least number that reaches this share of the best rate.
 SCALING_SHARE = 0.92
 #: Scaling below this share of the cores is measured again: it is more likely noise than hardware.
@@ -189,7 +191,7 @@ class _Plan:
             latency=Request("latency32", budget_ms=40),
             begin=Request("begin", budget_ms=250, repeats=400),
             launch=Request("launch", units),
-            peaks={dtype: (Request(kind, 1), Request(kind, units)) for dtype, kind in DTYPES.items()},
+            peaks={dtype: (Request(kind, 1), Request(kind, units)) for dtype, kind in (DTYPES | MATRIX_DTYPES).items()},
             reads={lv: (read(lv, 1), read(lv, units)) for lv in levels},
             chases={lv: Request("chase", 1, chased_set(facts, lv), budget_ms=80) for lv in levels},
             larger=tuple(read("l3", units, size) for size in larger_sets(facts, units)),

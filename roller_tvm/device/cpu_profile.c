@@ -5,7 +5,7 @@
  *     <kind> <threads> <bytes a thread> <budget in ms> <most repeats>
  * and answers with lines
  *     <request number> <work> <nanoseconds> <1 if the repeat was disturbed, else 0>
- * where work is FLOP (fma*), instructions (begin), bytes (read), dependent steps (clock, latency*, chase), parallel
+ * where work is FLOP (fma*, matrix), instructions (begin), bytes (read), dependent steps (clock, latency*, chase), parallel
  * regions (launch).  Repeats are short, so that on a machine that others use too some of them run undisturbed: a repeat
  * is disturbed if one of its threads had the CPU for less than all of the time, or began much later than another.
  */
@@ -98,6 +98,34 @@ FMA_KERNEL(begin, v32, float, EACH, NOPS)
 
 #ifdef HAS_FP16
 FMA_KERNEL(fma16, v16, _Float16, EACH, )
+#endif
+
+/* Products of tiles into four accumulators, as many as hide their latency beside four tiles of operands. */
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define HAS_MATRIX
+#define ASK_FOR_TILES 0x1023 /* arch_prctl(ARCH_REQ_XCOMP_PERM) */
+#define TILE_DATA 18
+#define TILE_PRODUCTS 8
+#define TILE_FLOP (2.0 * 16 * 16 * 32)
+static int tiles_granted(void) { return syscall(SYS_arch_prctl, ASK_FOR_TILES, TILE_DATA) == 0; }
+
+static double tile_products(int64_t rounds) {
+  /* Not a local one: compilers do not see that all of it is read. */
+  static const struct { uint8_t palette, row, rest[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {
+    .palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+  _tile_loadconfig(&shape);
+  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+  _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7);
+  for (int64_t r = 0; r < rounds; r++) {
+#define TILE_STEP _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7);
+    TILE_STEP TILE_STEP
+  }
+  _tile_release();
+  return 0;
+}
 #endif
 
 /* One add waits for the one before: a step is a clock. */
@@ -236,6 +264,9 @@ static void run_kernel(int64_t rounds, char *buffer, int id) {
 #ifdef HAS_FP16
   else if (is("fma16")) { _Float16 h[2] = {(_Float16)0.5, (_Float16)0.5}; sink = fma16(rounds, h); }
 #endif
+#ifdef HAS_MATRIX
+  else if (is("matrix")) sink = tile_products(rounds);
+#endif
   else if (is("latency32")) sink = latency32(rounds, f);
   else if (is("begin")) sink = begin(rounds, f);
   else if (is("clock")) sink = clock_chain(rounds);
@@ -250,6 +281,9 @@ static double work_of_round(void) {
   if (is("fma64")) return 2.0 * CHAINS * VECTOR_BYTES / 8;
 #ifdef HAS_FP16
   if (is("fma16")) return 2.0 * CHAINS * VECTOR_BYTES / 2;
+#endif
+#ifdef HAS_MATRIX
+  if (is("matrix")) return tiles_granted() ? TILE_PRODUCTS * TILE_FLOP : 0;
 #endif
   if (is("latency32")) return 1;
   if (is("begin")) return BEGUN_STEP * CHAINS + BEGUN_LOOP;

@@ -20,7 +20,7 @@ from roller_tvm import foreign
 from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cpu_bench import SOURCE, NativeRunner
 from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
-from roller_tvm.device.cpu_measure import CpuProfile, check_profile, estimated_profile, levels_of, measure_cpu
+from roller_tvm.device.cpu_measure import DTYPES, CpuProfile, check_profile, estimated_profile, levels_of, measure_cpu
 from roller_tvm.device.known import Simd, estimate
 from roller_tvm.device.profile import Sources, spread_words
 from roller_tvm.device.rates import Runner
@@ -214,7 +214,7 @@ def cpu_spec(
 
     peak = {
         dtype: sources.told(f"peak.{dtype}", profile.rate(profile.peak, dtype, units) * slower,
-                            measured(dtype, f"{units} threads")) for dtype in profile.peak
+                            measured(dtype, f"{units} threads")) for dtype in profile.peak if dtype in DTYPES
     }  # fmt: skip
 
     def level(name: str) -> MemoryLevel:

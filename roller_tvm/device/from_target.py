@@ -199,11 +199,11 @@ def _cpu(parsed: ParsedTarget) -> DeviceSpec:
             notes.append(f"-num-cores={threads}, but threads scale to {report.profile.units} here")
     simd = _simd(parsed, facts.simd, notes)
     if not notes and threads in (None, report.spec.units) and simd == facts.simd:
-        return with_matrix_unit(report.spec, facts, parsed.attrs)
+        return with_matrix_unit(report.spec, facts, parsed.attrs, report.profile)
     spec = cpu_spec(
         facts, report.profile, report.spec.source, (*report.spec.notes, *notes), threads=threads, simd=simd
     )
-    return with_matrix_unit(spec, facts, parsed.attrs) if simd == facts.simd else spec
+    return with_matrix_unit(spec, facts, parsed.attrs, report.profile) if simd == facts.simd else spec
 
 
 def _simd(parsed: ParsedTarget, full: Simd, notes: list[str]) -> Simd:

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from roller_tvm.device import cpu_profile
 from roller_tvm.device.cpu_detect import CpuFacts
+from roller_tvm.device.cpu_measure import CpuProfile
 from roller_tvm.device.files import read_shipped
 from roller_tvm.device.frozen import FrozenMap
 from roller_tvm.device.known import canonical
+from roller_tvm.device.profile import spread_words
 from roller_tvm.device.spec import DeviceSpec
 
 #: Linux on x86-64: arch_prctl, which asks for the state of the tiles (ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA).
@@ -41,13 +43,17 @@ def names_matrix_unit(attrs: Mapping[str, str]) -> bool:
     return attrs.get("mcpu") in cpus or all(f"+{word}" in mattr for word in words)
 
 
-def with_matrix_unit(spec: DeviceSpec, facts: CpuFacts, attrs: Mapping[str, str]) -> DeviceSpec:
+def with_matrix_unit(
+    spec: DeviceSpec, facts: CpuFacts, attrs: Mapping[str, str], profile: CpuProfile | None = None
+) -> DeviceSpec:
     """Return a CPU with its matrix unit, if the target names one and this machine has it.
 
     Parameters
     ----------
     attrs : mapping
         Attributes of the target.
+    profile : CpuProfile, optional
+        Tells the unit's rate; without, it is what the data sheet says at the clock of other instructions.
 
     Examples
     --------
@@ -59,10 +65,13 @@ def with_matrix_unit(spec: DeviceSpec, facts: CpuFacts, attrs: Mapping[str, str]
     if not names_matrix_unit(attrs) or not matrix_features(facts):
         return spec
     known = read_shipped("_cpu")["matrix"]
-    rate = float(canonical(known["rate"], "_cpu.toml: matrix.rate", "fma"))
-    gflops = {known["dtype"]: 2 * rate * spec.clock_ghz * spec.units}
-    told = {f"tensor_peak.{known['dtype']}": str(known["rate"]["source"])}
-    return replace(spec, tensor_gflops=FrozenMap(gflops), sources=FrozenMap({**spec.sources, **told}))
+    dtype, told = known["dtype"], str(known["rate"]["source"])
+    gflops = 2 * float(canonical(known["rate"], "_cpu.toml: matrix.rate", "fma")) * spec.clock_ghz * spec.units
+    if profile is not None and dtype in profile.peak:
+        gflops = profile.rate(profile.peak, dtype, spec.units)
+        told = f"measured, {spec.units} threads{spread_words(profile.spread, dtype)}"
+    sources = FrozenMap({**spec.sources, f"tensor_peak.{dtype}": told})
+    return replace(spec, tensor_gflops=FrozenMap({dtype: gflops}), sources=sources)
 
 
 def matrix_features(facts: CpuFacts | None = None) -> list[str]:

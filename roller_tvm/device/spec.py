@@ -199,7 +199,8 @@ class DeviceSpec:
             return FrozenMap({dtype: rate / self.units for dtype, rate in peaks.items()})
 
         levels = tuple(map(shared, self.levels))
-        return replace(self, units=1, levels=levels, peak_gflops=each(self.peak_gflops), tensor_gflops=each(self.tensor_gflops))
+        peak, tensor = each(self.peak_gflops), each(self.tensor_gflops)
+        return replace(self, units=1, levels=levels, peak_gflops=peak, tensor_gflops=tensor)
 
     # Rates -------------------------------------------------------------------------------------------
 

@@ -119,6 +119,10 @@ MATRIX_EXPOSED = 0.3
 #: one core of an Emerald Rapids, 24 blockings each of products of 128 to 1,024 rows: 0.3 to 0.5 are within 6 % of the
 #: best, 0.7 takes 8 to 20 % longer).
 MATRIX_CACHE = 0.5
+#: Microseconds of a product beyond the rest of the model (measured in MobileNet v2 on two cores of a Granite Rapids
+#: class server: 1x1 convolutions of 49 and 196 pixels take 72, 92, 113, 148 and 155 us that were told 51, 63, 83, 120
+#: and 132; the unit's first 1,000 products take 3 us longer than others if vectors have multiplied before).
+MATRIX_BEGUN = 15.0
 #: Cycles to split a vector of float32 into three of bfloat16.
 SPLIT_CYCLES = 16
 #: Cycles to store a vector of sums from a tile, and to read it again for what follows the product (measured on one core

@@ -13,6 +13,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .cpu_constants import (
     CACHE_SHARE,
+    MATRIX_BEGUN,
     MATRIX_CACHE,
     MATRIX_EXPOSED,
     MATRIX_SHARE,
@@ -181,7 +182,7 @@ def matrix_tiles(
         nanoseconds += own_rows * own_columns * SUM_CYCLES / (device.vector_width * device.clock_ghz)
         nanoseconds += parts * (1 - 1 / units) / PASSED_GBPS
         launches = 1 if by_rows else 2
-        seconds = nanoseconds * 1e-9 + launches * device.launch_overhead_us * 1e-6
+        seconds = nanoseconds * 1e-9 + (MATRIX_BEGUN + launches * device.launch_overhead_us) * 1e-6
         return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds, taps)
 
     forms = [(chunk, by_rows) for chunk in reversed(kept) if kept[chunk] > 0 for by_rows in (False, True)]

@@ -15,6 +15,7 @@ rest, pieces -> parallel    whole..  unrolled      vector    output
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from math import ceil, prod
 
 from ..device import DeviceSpec
@@ -25,6 +26,7 @@ from ..micro_perf.cpu_constants import GUARDED_LOADS, TILES_EXPOSED
 from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
+from ..micro_perf.other_cores import between_nests
 from ..roller.alignment import capacity
 from ..roller.loops import fuse, open_parts, source_loops
 from ..roller.partition import NestShape
@@ -120,9 +122,10 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
     written = outputs * g.output_bytes
-    return streamed(
+    estimate = streamed(
         device, rates, [Cycles(vectors * cycles)], moved, chunks, flops, written=written, exposed=TILES_EXPOSED
     ).row(0)  # fmt: skip
+    return replace(estimate, seconds=estimate.seconds + between_nests(g, device, rates) * rates.cycle)
 
 
 def multiply_adds(geometry: Geometry, own: Tile) -> int:

@@ -55,7 +55,7 @@ class FakeMachine:
 
     def run(self, requests: Sequence[Request]) -> Rates:
         self.calls += 1
-        return {r: self._repeats(r) for r in requests if r.kind != "fma16"}  # no such unit
+        return {r: self._repeats(r) for r in requests if r.kind not in ("fma16", "matrix")}  # no such units
 
     def _repeats(self, r: Request) -> list[float]:
         rate = self._rate(r)

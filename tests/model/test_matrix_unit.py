@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from roller_tvm.device.spec import FrozenMap
 from roller_tvm.micro_perf.cpu_constants import (
     CACHE_SHARE,
+    MATRIX_BEGUN,
     MATRIX_CACHE,
     MATRIX_SHARE,
     PASSED_GBPS,
@@ -70,7 +71,8 @@ def test_times_by_hand():
     n, launch = 4096, UNIT.launch_overhead_us * 1e-6  # one where cores split their own rows, else two
 
     def between(tiles):  # launches, and parts of 6 bytes a number: each of four cores has written one quarter of them
-        return launch if tiles.by_rows else 2 * launch + 6 * tiles.rows * n * 0.75 / (PASSED_GBPS * 1e9)
+        begun = MATRIX_BEGUN * 1e-6
+        return begun + launch if tiles.by_rows else begun + 2 * launch + 6 * tiles.rows * n * 0.75 / (PASSED_GBPS * 1e9)
 
     split = n * n * SPLIT_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)  # vectors on four cores
     few = (32, 16 * n, 256)  # whose sums fit the cache

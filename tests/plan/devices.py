@@ -30,3 +30,12 @@ def device(name: str) -> DeviceSpec:
         return load_device(name)
     facts = facts_of(name)
     return replace(cpu_spec(facts, estimated_profile(facts), "estimated"), name="cpu")
+
+
+def of_cores(one: DeviceSpec, units: int) -> DeviceSpec:
+    """A CPU of that many such cores (`DeviceSpec.one_unit`): what they share grows with them."""
+    def level(of):
+        own = units if of.scope == "device" else 1
+        return replace(of, bandwidth_gbps=of.bandwidth_gbps * units, capacity_bytes=of.capacity_bytes * own)
+
+    return replace(one, units=units, levels=tuple(map(level, one.levels)))

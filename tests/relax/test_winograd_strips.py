@@ -45,7 +45,7 @@ def planned(conv, strip, block, tile):
     inputs, out = conv.compute(Arrangement(block), tile, strip)
     func = te.create_prim_func([*inputs, out])
     reading = read_prim_func(func, "winograd")
-    found = construct(reading.expression, CPU, 40, Features.of_tensor_ir(CPU)).plans
+    found = construct(reading.expression, CPU, 200, Features.of_tensor_ir(CPU)).plans
     plan = next(ranked.plan for ranked in found if ranked.plan.slices)
     return func, apply_steps_tir(func, reading, lower(plan)), plan.slices
 
