@@ -10,7 +10,14 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import tirx  # noqa: E402
 
-from roller_tvm.codegen.matrix_kernel import OPERAND, MatrixKernel, is_splittable, packed_weights  # noqa: E402
+from roller_tvm.codegen.matrix_kernel import (  # noqa: E402
+    OPERAND,
+    STRIPES,
+    MatrixKernel,
+    asked_of_panel,
+    is_splittable,
+    packed_weights,
+)
 from roller_tvm.device.cpu_detect import detect_cpu  # noqa: E402
 from roller_tvm.device.matrix_unit import matrix_features  # noqa: E402
 from roller_tvm.micro_perf.matrix_unit import MatrixTiles  # noqa: E402
@@ -144,6 +151,17 @@ def test_the_unit_s_instructions():
     # A whole block and one of 8 rows: 6 pairs of parts of 4 and of 2 products.
     assert code.count("tdpbf16ps") == 6 * (4 + 2)
     assert code.count("ldtilecfg") >= 1 and code.count("tilerelease") >= 1 and "syscall" in code
+
+
+@pytest.mark.parametrize("depth, passes", [(24, 4), (24, 7), (3, 1), (96, 2), (4, 25), (1, 200)])
+def test_stripes_cover_the_next_panel_once(depth, passes):
+    first, further = asked_of_panel(depth, passes, 32)
+    lines = {(at + step * further) // 32 for step in range(depth * passes) for at in first}
+    panel = depth * OPERAND // 32
+    assert lines >= set(range(panel)) and len(lines) == depth * passes * len(first)
+    assert len(first) < OPERAND / 32 / passes + STRIPES  # rounded up
+    starts = sorted(at for at in first if at % (depth * passes * further) == 0)
+    assert min(STRIPES, -(-OPERAND // 32 // passes)) / 2 < len(starts) <= STRIPES
 
 
 @settings(deadline=None)

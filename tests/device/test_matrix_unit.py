@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.device import matrix_unit
+from roller_tvm.device.cpu_measure import estimated_profile
+from roller_tvm.device.cpu_profile import cpu_spec
 from roller_tvm.device.known import estimate
 from roller_tvm.device.matrix_unit import matrix_features, with_matrix_unit
 
@@ -25,6 +27,15 @@ def test_a_target_that_names_it():
     assert made.peak("bfloat16", tensor=True) == 2 * 512 * spec.clock_ghz * spec.units
     assert "TDPBF16PS" in made.sources["tensor_peak.bfloat16"]
     assert made.digest != spec.digest  # plans for it are kept apart
+
+
+def test_its_rate_is_the_measured_one():
+    peak = {"float32": (100.0, 800.0), "bfloat16": (3000.0, 24000.0)}
+    profile = replace(estimated_profile(FACTS), peak=peak, units=8)
+    spec = replace(device("avx512"), units=8)
+    made = with_matrix_unit(spec, FACTS, NAMED, profile)
+    assert made.peak("bfloat16", tensor=True) == 24000.0 and "measured" in made.sources["tensor_peak.bfloat16"]
+    assert "bfloat16" not in cpu_spec(FACTS, profile, "profiled").peak_gflops
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Caches in the CPU's model, by hand: what a kernel finds there, what it writes, and runs that prefetchers follow."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
+from roller_tvm.ir.parts import share_parts
 from roller_tvm.micro_perf.cold_weights import waiting
 from roller_tvm.micro_perf.cpu import TileCost, register_use, tiled_times
 from roller_tvm.micro_perf.cpu_caches import (
@@ -19,10 +22,10 @@ from roller_tvm.micro_perf.cpu_caches import (
     touched_bytes,
     walking,
 )
-from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, FROM_ANOTHER_CORE, PAGES, STORED
+from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, CACHE_SHARE, FROM_ANOTHER_CORE, PAGES, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.other_cores import arriving, chunk_order
+from roller_tvm.micro_perf.other_cores import arriving, between_nests, chunk_order
 from roller_tvm.planner.construct import construct
 from roller_tvm.recipes.cpu_direct import stage_cycles
 
@@ -132,6 +135,24 @@ def test_blocks_of_channels_that_are_added_up_are_those_of_all_cores(name, chunk
     found = arriving(geometry, TWO, CpuRates.of(TWO, geometry), chunks, one, np.ones(1), np.ones(1),
                      geometry.covering(chunks), geometry.spatial)  # fmt: skip
     assert bool(np.sum(found) > 0) is waits
+
+
+@pytest.mark.parametrize("held", [0.5, 16.0])
+def test_a_core_waits_for_planes_that_other_cores_have_left_in_their_caches(held):
+    """Of the 36 planes of a core's tiles of Winograd's products, the other core has written half."""
+    text = Path(__file__).parent.parent.joinpath("plan", "read", "winograd_strips.json").read_text()
+    expression = share_parts(TensorExpression.from_json(json.loads(text)))
+    last = Geometry.of(expression, "winograd", ("back",))
+    first = Geometry.of(expression, "transformed", ("padded", "there"))
+    rates = CpuRates.of(TWO, last)
+    (size,) = (op.source_bytes for op in last.operands if op.name == "product")
+    near = replace(TWO, levels=tuple(
+        replace(lv, capacity_bytes=int(size * held)) if lv.name == "l2" else lv for lv in TWO.levels))  # fmt: skip
+    latency = FROM_ANOTHER_CORE * TWO.level("l3").latency_ns * TWO.clock_ghz
+    kept = min(1.0, CACHE_SHARE * held * 2)
+    expected = size / 2 / 2 * kept / 64 * latency / 16
+    assert between_nests(last, near, CpuRates.of(near, last)) == pytest.approx(expected)
+    assert between_nests(first, near, rates) == between_nests(last, ONE, rates) == 0.0  # pixels are another kernel's
 
 
 def weights_waited(chunk, order, rows=49):
