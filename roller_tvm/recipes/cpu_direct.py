@@ -48,7 +48,7 @@ from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..micro_perf.neighbours import TURNED_BYTES, turned_slots, vector_slots
-from ..micro_perf.other_cores import left_alone
+from ..micro_perf.other_cores import left_alone, torn
 from ..roller.alignment import Rejection
 from ..roller.candidates import Column
 from ..roller.loops import fuse, open_parts, vector_last, vector_name
@@ -107,6 +107,12 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
         device, rates, [stage], moved, chunks, flops, starts=begun, written=outputs * g.output_bytes, computed=computed,
         weights=sum(touched_bytes(g, op, rates.line) for op in g.operands if op.constant),
     )  # fmt: skip
+
+    waits = np.array([
+        torn(g, device, rates, chunk, [*(i for i in g.spatial if i != along), *([] if along is None else [along])])
+        for chunk, _, _, along in rows
+    ])  # fmt: skip
+    times = replace(times, seconds=times.seconds + waits * rates.cycle)
 
     def make(n: int) -> Pair:
         chunk, outer, vector, along = rows[n]

@@ -25,7 +25,7 @@ from roller_tvm.micro_perf.cpu_caches import (
 from roller_tvm.micro_perf.cpu_constants import BEFORE_FOUND, CACHE_SHARE, FROM_ANOTHER_CORE, PAGES, STORED
 from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.other_cores import arriving, between_nests, chunk_order
+from roller_tvm.micro_perf.other_cores import arriving, between_nests, chunk_order, torn
 from roller_tvm.planner.construct import construct
 from roller_tvm.recipes.cpu_direct import stage_cycles
 
@@ -153,6 +153,18 @@ def test_a_core_waits_for_planes_that_other_cores_have_left_in_their_caches(held
     expected = size / 2 / 2 * kept / 64 * latency / 16
     assert between_nests(last, near, CpuRates.of(near, last)) == pytest.approx(expected)
     assert between_nests(first, near, rates) == between_nests(last, ONE, rates) == 0.0  # pixels are another kernel's
+
+
+@pytest.mark.parametrize("columns, chunk, share", [
+    (72, (6400, 16), 1 / 2), (128, (6400, 16), 0), (128, (6400, 12), 3 / 4), (72, (1, 16), 0), (72, (1, 72), 0),
+])  # fmt: skip
+def test_cores_that_share_the_elements_of_rows_meet_within_lines(columns, chunk, share):
+    """Rows of 288 bytes begin at a line or at half of one, where another core's part may begin, too."""
+    g = Geometry.of(operator("relu", shape=(6400, columns)), "relu")
+    latency = FROM_ANOTHER_CORE * TWO.level("l3").latency_ns * TWO.clock_ghz
+    order = (0, 1)
+    assert torn(g, TWO, CpuRates.of(TWO, g), chunk, order) == pytest.approx(6400 * share * latency / 2)
+    assert torn(g, ONE, CpuRates.of(ONE, g), chunk, order) == 0.0
 
 
 def weights_waited(chunk, order, rows=49):

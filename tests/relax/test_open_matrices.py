@@ -64,7 +64,7 @@ def product_of(mod, device):
 
 
 def test_the_unit_takes_what_it_is_faster_at():
-    product = product_of(layer(256, 256)[0], UNIT)
+    product = product_of(layer(1024, 1024)[0], UNIT)
     units = product.units(1.15)
     assert 1 < units[0].first <= 128 and len(units) <= 2
     assert not product.units(1e9)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...micro_perf.neighbours import LONGEST_TURNED, TURNED, TURNED_BYTES
+from ...micro_perf.neighbours import TURNED, TURNED_BYTES, is_turnable
 from ...te.numbering import SERIAL, dtype_of_node
 from ..dialect import Dialect
 from ..flat import (
@@ -74,7 +74,7 @@ def _turnable(loop: Any, store: Any, memory: Memory, named: dict[int, Any]) -> l
         if more or kind_of(at) != "Ramp" or getattr(load, "predicate", None) is not None:
             continue
         lanes, apart = number_of(at.lanes) or 0, number_of(at.stride)
-        if lanes % TURNED or lanes > LONGEST_TURNED or apart is None or abs(apart) < TURNED:
+        if not is_turnable(lanes) or apart is None or abs(apart) < TURNED:
             continue
         if bits_of(load) != 8 * TURNED_BYTES:
             continue
