@@ -5,9 +5,10 @@
  *     <kind> <threads> <bytes a thread> <budget in ms> <most repeats>
  * and answers with lines
  *     <request number> <work> <nanoseconds> <1 if the repeat was disturbed, else 0>
- * where work is FLOP (fma*, matrix), instructions (begin), bytes (read), dependent steps (clock, latency*, chase), parallel
- * regions (launch).  Repeats are short, so that on a machine that others use too some of them run undisturbed: a repeat
- * is disturbed if one of its threads had the CPU for less than all of the time, or began much later than another.
+ * where work is FLOP (fma*, matrix), instructions (begin), bytes (read), dependent steps (clock, latency*, chase),
+ * parallel regions (launch).  Repeats are short, so that on a machine that others use too some of them run undisturbed:
+ * a repeat is disturbed if one of its threads had the CPU for less than all of the time, or began much later than
+ * another.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -83,11 +84,7 @@ FMA_KERNEL(fma32, v32, float, EACH, )
 FMA_KERNEL(fma64, v64, double, EACH, )
 FMA_KERNEL(latency32, v32, float, EACH1, )
 /* Two instructions that do nothing for each multiply-add, about as many as a product's tile has of others. */
-#if CHAINS == 24
-#define NOPS __asm__ volatile(".rept 48\n nop\n .endr");
-#else
-#define NOPS __asm__ volatile(".rept 24\n nop\n .endr");
-#endif
+#define NOPS __asm__ volatile(".rept %c0\n nop\n .endr" : : "i"(2 * CHAINS));
 #if defined(__FMA__) || defined(__aarch64__)
 #define BEGUN_STEP 3
 #else
@@ -110,7 +107,7 @@ FMA_KERNEL(fma16, v16, _Float16, EACH, )
 #define TILE_DATA 18
 #define TILE_PRODUCTS 8
 #define TILE_FLOP (2.0 * 16 * 16 * 32)
-static int tiles_granted(void) { return syscall(SYS_arch_prctl, ASK_FOR_TILES, TILE_DATA) == 0; }
+static int tiles_granted;
 
 static double tile_products(int64_t rounds) {
   /* Not a local one: compilers do not see that all of it is read. */
@@ -283,7 +280,7 @@ static double work_of_round(void) {
   if (is("fma16")) return 2.0 * CHAINS * VECTOR_BYTES / 2;
 #endif
 #ifdef HAS_MATRIX
-  if (is("matrix")) return tiles_granted() ? TILE_PRODUCTS * TILE_FLOP : 0;
+  if (is("matrix")) return tiles_granted ? TILE_PRODUCTS * TILE_FLOP : 0;
 #endif
   if (is("latency32")) return 1;
   if (is("begin")) return BEGUN_STEP * CHAINS + BEGUN_LOOP;
@@ -382,6 +379,9 @@ static void *worker(void *arg) {
 int main(int argc, char **argv) {
   cpu_count = argc - 1;
   cpu_names = argv + 1;
+#ifdef HAS_MATRIX
+  tiles_granted = syscall(SYS_arch_prctl, ASK_FOR_TILES, TILE_DATA) == 0;
+#endif
   for (number = 0; scanf("%15s %d %zu %d %d", req.kind, &req.threads, &req.bytes, &req.budget_ms, &req.repeats) == 5;
        number++) {
     if (req.threads < 1 || req.threads > MAX_THREADS) return 2;

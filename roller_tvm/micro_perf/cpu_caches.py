@@ -267,9 +267,14 @@ def entering(nest: Loops, at: int, tiles: NDArray[np.int64]) -> Column:
     return np.zeros(tiles.shape[1]) if np.all(stays == 1) else (1 - stays) * nest.through(capacity, tiles)
 
 
+def own_caches(device: DeviceSpec) -> int:
+    """Return how many caches a core has of its own, the nearest ones of `CpuRates.caches`."""
+    return sum(level.scope != "device" for level in device.levels[1:-1])
+
+
 def leaving(nest: Loops, device: DeviceSpec) -> tuple[int, Column]:
     """Return how many caches a core has of its own, and the share of what its chunks touch that leaves these."""
-    own = sum(level.scope != "device" for level in device.levels[1:-1])
+    own = own_caches(device)
     return own, 1 - nest.staying(nest.rates.caches[own - 1][1]) if own else 0.0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..roller.candidates import Column, Tiles
-from .cpu_caches import step_bytes
+from .cpu_caches import own_caches, step_bytes
 from .cpu_constants import FROM_ANOTHER_CORE
 from .cpu_rates import CpuRates
 from .geometry import Geometry, Operand, Tile
@@ -51,7 +51,8 @@ def arriving(
         if op in g.weights or op.source_bytes <= rates.caches[0][1]:  # such a tensor comes with the first tiles
             continue
         mine = [i for i in g.spatial if i in op.axes]
-        shared = [dim for d, dim in enumerate(op.dims) if d not in _written_whole(g, op)]
+        whole = _written_whole(g, op)
+        shared = [dim for d, dim in enumerate(op.dims) if d not in whole]
         rows = next((cut.get(i, 1) for dim in shared for i, _ in dim if g.extents[i] > 1), 1)
         touched = op.source_bytes / prod(cut[i] for i in mine) / rates.line * _kept(op.source_bytes, device, rates)
         lines = (1 - rows / device.units) * touched / -(-number // device.units)  # of a chunk
@@ -83,9 +84,8 @@ def between_nests(geometry: Geometry, device: DeviceSpec, rates: CpuRates) -> fl
 
 def _kept(size: float, device: DeviceSpec, rates: CpuRates) -> float:
     """Return the share of a tensor that is still in the own caches of the cores that wrote it."""
-    own = max((held for level, (_, held, _) in zip(reversed(device.levels[1:-1]), rates.caches, strict=True)
-               if level.scope != "device"), default=0.0)  # fmt: skip
-    return min(1.0, own / (size / device.units))
+    own = own_caches(device)
+    return min(1.0, rates.caches[own - 1][1] / (size / device.units)) if own else 0.0
 
 
 def _written_whole(geometry: Geometry, op: Operand) -> set[int]:
@@ -134,7 +134,7 @@ def torn(geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunk: Tile, o
         Axes in the order of the chunks, outermost first.
     """
     g, last = geometry, geometry.vector_axis
-    if (latency := _latency(device, rates)) is None or last is None:
+    if (latency := _latency(device, rates)) is None or last is None or chunk[last] >= g.extents[last]:
         return 0.0
     cut = shared_out(g, np.array(chunk), device.units, order)
     if cut[last] <= 1:

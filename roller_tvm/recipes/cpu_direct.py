@@ -103,16 +103,14 @@ def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     ])  # fmt: skip
     begun = np.array([starts[vector] for _, _, vector, _ in rows])
     computed = sum(touched_bytes(g, op, rates.line) for op in g.operands if not op.constant)
-    times = streamed(
-        device, rates, [stage], moved, chunks, flops, starts=begun, written=outputs * g.output_bytes, computed=computed,
-        weights=sum(touched_bytes(g, op, rates.line) for op in g.operands if op.constant),
-    )  # fmt: skip
-
     waits = np.array([
         torn(g, device, rates, chunk, [*(i for i in g.spatial if i != along), *([] if along is None else [along])])
         for chunk, _, _, along in rows
     ])  # fmt: skip
-    times = replace(times, seconds=times.seconds + waits * rates.cycle)
+    times = streamed(
+        device, rates, [stage], moved, chunks, flops, starts=begun, written=outputs * g.output_bytes, computed=computed,
+        weights=sum(touched_bytes(g, op, rates.line) for op in g.operands if op.constant), waits=waits,
+    )  # fmt: skip
 
     def make(n: int) -> Pair:
         chunk, outer, vector, along = rows[n]
@@ -385,7 +383,7 @@ def run_starts(geometry: Geometry, vector: int, rates: CpuRates) -> float:
 def streamed(
     device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: Column, flops: int,
     trips: int = 0, starts: Column = 0.0, written: float = 0.0, exposed: float = EXPOSED, computed: float = 0.0,
-    weights: float = 0.0,
+    weights: float = 0.0, waits: Column = 0.0,
 ) -> Times:  # fmt: skip
     """Return the times of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
 
@@ -401,6 +399,8 @@ def streamed(
         Share of the shorter of arithmetic and memory that the other does not hide.
     computed, weights : float
         Bytes, of those moved, that other kernels have computed and this one reads, and that memory delivers.
+    waits : column of float
+        Cycles of a core beyond these (`micro_perf.other_cores`).
     """
     level, streaming = stream_cycles(moved, written, rates, device)
     units = np.minimum(device.units, chunks)
@@ -411,7 +411,7 @@ def streamed(
     streaming = streaming * (1 + starts / max(1.0, moved))
     memory, core = streaming * busiest, cycles * busiest
     cycles = np.maximum(memory, core) + exposed * np.minimum(memory, core)
-    cycles = cycles + left_alone(device, rates, computed, chunks) + weights / (rates.far * units)
+    cycles = cycles + left_alone(device, rates, computed, chunks) + weights / (rates.far * units) + waits
     seconds = cycles * rates.cycle + launch_seconds(device, chunks)
     bound = np.where(memory > core, 0, np.where(2 * together.calls > core / busiest, 1, 2))
     return Times(

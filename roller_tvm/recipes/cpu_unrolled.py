@@ -15,7 +15,6 @@ rest, pieces -> parallel    whole..  unrolled      vector    output
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from math import ceil, prod
 
 from ..device import DeviceSpec
@@ -122,10 +121,10 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
     written = outputs * g.output_bytes
-    estimate = streamed(
-        device, rates, [Cycles(vectors * cycles)], moved, chunks, flops, written=written, exposed=TILES_EXPOSED
+    return streamed(
+        device, rates, [Cycles(vectors * cycles)], moved, chunks, flops, written=written, exposed=TILES_EXPOSED,
+        waits=between_nests(g, device, rates),
     ).row(0)  # fmt: skip
-    return replace(estimate, seconds=estimate.seconds + between_nests(g, device, rates) * rates.cycle)
 
 
 def multiply_adds(geometry: Geometry, own: Tile) -> int:

@@ -102,12 +102,14 @@ def test_a_core_takes_a_slice_through_all_nests(name):
 def test_slices_take_turns():
     """As many rounds as the slices need on the cores, each of one slice on one core; weights are there."""
     expression, one_core = strips(), device("avx512").one_unit()
-    one = construct(slices_of(expression, stored(expression)).one, one_core, 1).best
+    as_near = replace(one_core.far, bandwidth_gbps=one_core.level("l3").bandwidth_gbps)  # as weights that are there
+    there = replace(one_core, levels=(as_near, *one_core.levels[1:]))
+    one = construct(slices_of(expression, stored(expression)).one, there, 1).best
     rounds = []
     for units in (2, 4, 8):
         sliced = construct(expression, of_cores(one_core, units), 40, SLICES).plans
         rounds.append(min(r.seconds for r in sliced if r.plan.slices) / ceil(8 / units))
-    assert rounds == pytest.approx(rounds[:1] * 3) and 0.25 * one.seconds < rounds[0] < one.seconds
+    assert rounds == pytest.approx(rounds[:1] * 3) and 0.5 * one.seconds < rounds[0] < one.seconds
 
 
 def test_steps_make_one_parallel_loop_of_all_nests():
