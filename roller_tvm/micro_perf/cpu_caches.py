@@ -11,7 +11,7 @@ from math import gcd, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ..device import DeviceSpec
+from ..device import DeviceSpec, MemoryLevel
 from ..roller.candidates import Column, Tiles
 from .cpu_constants import (
     BEFORE_FOUND,
@@ -422,13 +422,24 @@ def passing_seconds(size: float, device: DeviceSpec) -> float:
     >>> passing_seconds(1000, device), passing_seconds(1e9, device) == 3e9 * 2 / device.far.bandwidth_gbps / 1e9
     (0.0, True)
     """
+    level = holding(size, device)
+    return PASSES * size * device.units / level.bandwidth_gbps / 1e9 if level.scope == "device" else 0.0
+
+
+def holding(size: float, device: DeviceSpec) -> MemoryLevel:
+    """Return the nearest memory that holds so many bytes a core of all cores.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import device_for_target
+    >>> device = device_for_target("llvm -mcpu=haswell -num-cores=2")
+    >>> [holding(size, device).name for size in (1 << 10, 1 << 40)]
+    ['l1', 'dram']
+    """
     for level in reversed(device.levels[:-1]):
-        own = level.capacity_bytes / (device.units if level.scope == "device" else 1)
-        if own * CACHE_SHARE >= size:
-            if level.scope != "device":
-                return 0.0
-            return PASSES * size * device.units / level.bandwidth_gbps / 1e9
-    return PASSES * size * device.units / device.far.bandwidth_gbps / 1e9
+        if level.capacity_bytes / (device.units if level.scope == "device" else 1) * CACHE_SHARE >= size:
+            return level
+    return device.far
 
 
 def near_seconds(size: int, beside: int, device: DeviceSpec) -> float:

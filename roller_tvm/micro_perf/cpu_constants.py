@@ -108,26 +108,19 @@ REBUILT = 2.0
 RESERVED = 6
 
 # --- Matrix unit -----------------------------------------------------------------------------------------------------
-#: Share of a matrix unit's peak that its products reach: its tiles come from the second level of cache (measured on an
-#: Intel Sapphire Rapids class server, products of 128 to 256 rows, 24 products of tiles for 14 loaded: 0.54 to 0.60).
-MATRIX_SHARE = 0.55
-#: Share of the time of weights from memory that they do not hide (measured with the next on one core of an Emerald
-#: Rapids: 21 convolutions of one pixel, six products of 128 to 512 rows whose weights come from memory; predicted over
-#: measured 1.04 at the median, 0.88 to 1.24).
-MATRIX_EXPOSED = 0.3
+#: Share of a matrix unit's measured peak that its products reach (this and the next, and the cycles below, fitted on
+#: two cores of a Granite Rapids class server: 241 products of 17 networks, as they run there; off by 9 % at the median).
+MATRIX_SHARE = 0.93
+#: Share of the lesser of both that the products of tiles and the constant's way from memory do not hide of each other.
+MATRIX_EXPOSED = 0.7
 #: Share of a core's cache for the rows' parts and a panel of the constant: the next panel comes meanwhile (measured on
 #: one core of an Emerald Rapids, 24 blockings each of products of 128 to 1,024 rows: 0.3 to 0.5 are within 6 % of the
 #: best, 0.7 takes 8 to 20 % longer).
 MATRIX_CACHE = 0.5
-#: Microseconds of a product beyond the rest of the model (measured in MobileNet v2 on two cores of a Granite Rapids
-#: class server: 1x1 convolutions of 49 and 196 pixels take 72, 92, 113, 148 and 155 us that were told 51, 63, 83, 120
-#: and 132; the unit's first 1,000 products take 3 us longer than others if vectors have multiplied before).
-MATRIX_BEGUN = 15.0
 #: Cycles to split a vector of float32 into three of bfloat16.
-SPLIT_CYCLES = 16
-#: Cycles to store a vector of sums from a tile, and to read it again for what follows the product (measured on one core
-#: of an Emerald Rapids: 4 to 7 beyond the rest of the model, sums of 32 to 96 terms with a bias and a maximum).
-SUM_CYCLES = 6
+SPLIT_CYCLES = 21
+#: Cycles to store a vector of sums from a tile, and to read it again for what follows the product.
+SUM_CYCLES = 19
 #: GB/s at which a core reads parts that another has just written (measured on two cores of an Emerald Rapids, the same
 #: products shared by columns and by rows: 2 to 10 for 75 kB to 1.2 MB).
 PASSED_GBPS = 6.0

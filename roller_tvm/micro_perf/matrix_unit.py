@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
+from .cpu_caches import holding
 from .cpu_constants import (
     CACHE_SHARE,
-    MATRIX_BEGUN,
     MATRIX_CACHE,
     MATRIX_EXPOSED,
     MATRIX_SHARE,
@@ -21,6 +21,7 @@ from .cpu_constants import (
     SPLIT_CYCLES,
     SUM_CYCLES,
 )
+from .cpu_rates import of_bytes
 
 #: What the unit multiplies.
 DTYPE = "bfloat16"
@@ -123,6 +124,7 @@ def matrix_tiles(
     device: DeviceSpec,
     moved_bytes: int = 0,
     taps: tuple[tuple[int, int], ...] = (),
+    slots: float = 0.0,
     form: tuple[int, bool] | None = None,
 ) -> MatrixTiles | None:
     """Return the blocks of a product of float32 by a constant; None without a matrix unit, or if they do not fit.
@@ -135,6 +137,8 @@ def matrix_tiles(
         Of the tensors that are read and written beside the constant.
     taps : tuple of (int, int)
         As of `MatrixTiles`.
+    slots : float
+        Vector instruction slots of what follows the product.
     form : (int, bool), optional
         `MatrixTiles.form`, where it is given; by default the fastest one.
 
@@ -159,30 +163,33 @@ def matrix_tiles(
         return int((cache * MATRIX_CACHE / block - chunk) / deep) - ceil(beyond / BLOCK)
 
     kept = {n: min(height, blocks_kept(n)) for n in range(1, depth + 1) if depth % n == 0}
-    padded, units, far = ROWS * ceil(rows / ROWS), device.units, device.far.bandwidth_gbps
+    padded, units, cycle = ROWS * ceil(rows / ROWS), device.units, 1 / (device.vector_width * device.clock_ghz)
     summed, across = DEPTH * depth, BLOCK * width
-    splitting = (rows + beyond) * terms * SPLIT_CYCLES / (device.vector_width * device.clock_ghz * units)
-    sums = 4 * rows * across
+    splitting = (rows + beyond) * terms * SPLIT_CYCLES * cycle / units
+    sums, constant = 4 * rows * across, SPLIT_BYTES * summed * across
     near = "l2" if sums <= units * cache * CACHE_SHARE else device.far.name
     passed = 2 * sums / device.bandwidth(near)  # nanoseconds to read and write sums
+    common = next(level for level in reversed(device.levels) if level.scope == "device")
+    following = SUM_CYCLES + slots / of_bytes(device, 4).fma
 
     def shared(chunk: int, by_rows: bool) -> MatrixTiles:
         """The product with its rows or its columns shared by the cores; the busiest one tells its time."""
         own_rows = min(padded, BLOCK * ceil(height / units)) if by_rows else padded
         own_columns = across if by_rows else BLOCK * ceil(width / units)
         products = 2.0 * own_rows * summed * own_columns * len(PAIRS) / (peak / units * MATRIX_SHARE)
-        # The constant passes once for all rows that stay in the cache, from where it lies when a network comes to it.
-        passes = ceil(height / kept[chunk]) * (units if by_rows else 1)
-        moved = passes * SPLIT_BYTES * summed * across
+        # The constant passes once for all rows that stay in the cache, first from memory: a network comes to it anew.
+        passes, readers = ceil(height / kept[chunk]), units if by_rows else 1
+        again = (passes - 1) * readers * constant / holding(constant * readers / units, device).bandwidth_gbps
+        again += (readers - 1) * constant / common.bandwidth_gbps
+        moved = constant / device.far.bandwidth_gbps + again
+        nanoseconds = max(products, moved) + MATRIX_EXPOSED * min(products, moved) + splitting
         parts = 0 if by_rows else SPLIT_BYTES * (rows + beyond) * DEPTH * deep
-        if moved_bytes + parts > units * cache * CACHE_SHARE:  # parts are written by one core each, and read by all
-            moved += moved_bytes + (1 + units) * parts
-        nanoseconds = max(products, moved / far) + MATRIX_EXPOSED * min(products, moved / far) + splitting
-        nanoseconds += passed * (depth // chunk - 1)
-        nanoseconds += own_rows * own_columns * SUM_CYCLES / (device.vector_width * device.clock_ghz)
+        level = holding((moved_bytes + parts) / units, device)
+        if level.scope == "device":  # parts are written by one core each, and read by all
+            nanoseconds += (moved_bytes + (1 + units) * parts) / level.bandwidth_gbps
+        nanoseconds += passed * (depth // chunk - 1) + own_rows * own_columns * following * cycle
         nanoseconds += parts * (1 - 1 / units) / PASSED_GBPS
-        launches = 1 if by_rows else 2
-        seconds = nanoseconds * 1e-9 + (MATRIX_BEGUN + launches * device.launch_overhead_us) * 1e-6
+        seconds = nanoseconds * 1e-9 + (1 if by_rows else 2) * device.launch_overhead_us * 1e-6
         return MatrixTiles(rows, terms, columns, kept[chunk], chunk, by_rows, seconds, taps)
 
     forms = [(chunk, by_rows) for chunk in reversed(kept) if kept[chunk] > 0 for by_rows in (False, True)]

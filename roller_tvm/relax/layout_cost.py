@@ -10,7 +10,6 @@ from ..device import DeviceSpec
 from ..forks import shared
 from ..roller.features import NO_FEATURES, Features
 from .arrangement import Arrangement, Convolution, Shape
-from .matrix_products import GAIN as MATRIX_GAIN
 
 #: How much faster Winograd's algorithm, which is less exact, must be predicted: the model's error. On an AVX-512 server
 #: of Intel it takes, with transforms an axis at a time, 0.98 to 1.12 of its predicted time (eight sizes), direct
@@ -71,7 +70,7 @@ class LayoutCosts:
         vectors = min(self._by(*form, 0) for form in self._forms(conv, arrangement))
         if arrangement is None or not arrangement.holds(conv.data[1]):
             return vectors
-        return min(vectors, self._on_unit(conv) * MATRIX_GAIN)
+        return min(vectors, self._on_unit(conv))
 
     def _on_unit(self, conv: Convolution) -> float:
         """Seconds on the matrix unit; infinite where it has no such form."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,12 @@ from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec, parse_target
 from ..device.matrix_unit import names_matrix_unit
 from ..forks import shared
+from ..micro_perf.cpu import instructions
 from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
 from ..tir.nodes import key, parameters
 from ..tir.open_axes import is_open
 from ..tir.product_nests import ProductNest, product_nest
+from ..tir.read import read_prim_func
 from .candidates import seconds_alone
 from .constants import array_of
 from .dead_code import without_dead_code
@@ -30,9 +33,6 @@ from .size_checks import likely_sizes
 
 #: Ends the name of a function on the unit.
 ON_UNIT = "_matrix"
-#: How much faster a product must be predicted on the matrix unit, which takes half as much memory again for weights.
-GAIN = 1.05
-
 
 #: A product of an open number of rows, and the unit's kernels of it.
 Open = tuple[OpenProduct, tuple[OnUnit, ...]]
@@ -102,7 +102,7 @@ class MatrixProducts:
         if func.attrs and SCHEDULED in func.attrs:
             return None
         product = open_product(func, self.device, likely)
-        used = product.units(GAIN) if product is not None else ()
+        used = product.units() if product is not None else ()
         return (product, used) if product is not None and used else None
 
     def _chosen(self, func: Any) -> _Chosen | None:
@@ -114,11 +114,15 @@ class MatrixProducts:
             return None
         position = next(n for n, p in enumerate(parameters(func)) if key(p) == key(nest.right))
         rows, taps = (windows.all_rows, windows.taps) if windows else (nest.rows, ())
-        tiles = matrix_tiles(rows, nest.channels, nest.columns, self.device, nest.moved_bytes(), taps)
-        if tiles is None or position not in constant_parameters(func):
+        constants = constant_parameters(func)
+        if position not in constants:
+            return None
+        moved, slots = nest.moved_bytes(), _slots_behind(func, constants)
+        tiles = matrix_tiles(rows, nest.channels, nest.columns, self.device, moved, taps, slots)
+        if tiles is None:
             return None
         apart = seconds_alone(func, self.device)
-        if apart is not None and tiles.seconds * GAIN >= apart:  # not planned: TVM's own schedule is no faster
+        if apart is not None and tiles.seconds >= apart:  # not planned: TVM's own schedule is no faster
             return None
         return _Chosen(nest, tiles, position)
 
@@ -129,6 +133,12 @@ class MatrixProducts:
             return product_func(one.nest, one.tiles, self.device.units, self.emulated), words
         product, used = one
         return product.func(used, self.target, self.device.units, self.emulated)
+
+
+def _slots_behind(func: Any, constants: Collection[str | int]) -> float:
+    """Return the vector instruction slots of what follows a function's product, an element of its result."""
+    stages = (expression := read_prim_func(func, constants=constants).expression).stages
+    return instructions(*(stage.ops for stage in stages[stages.index(expression.anchor) + 1 :]))
 
 
 def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bool = False) -> Any:

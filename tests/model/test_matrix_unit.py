@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from roller_tvm.device.spec import FrozenMap
 from roller_tvm.micro_perf.cpu_constants import (
     CACHE_SHARE,
-    MATRIX_BEGUN,
     MATRIX_CACHE,
+    MATRIX_EXPOSED,
     MATRIX_SHARE,
     PASSED_GBPS,
     SPLIT_CYCLES,
     SUM_CYCLES,
 )
+from roller_tvm.micro_perf.cpu_rates import of_bytes
 from roller_tvm.micro_perf.matrix_unit import BLOCK, DEPTH, PAIRS, PARTS, SPLIT_BYTES, matrix_tiles
 
 from ..plan.devices import device
@@ -71,8 +72,7 @@ def test_times_by_hand():
     n, launch = 4096, UNIT.launch_overhead_us * 1e-6  # one where cores split their own rows, else two
 
     def between(tiles):  # launches, and parts of 6 bytes a number: each of four cores has written one quarter of them
-        begun = MATRIX_BEGUN * 1e-6
-        return begun + launch if tiles.by_rows else begun + 2 * launch + 6 * tiles.rows * n * 0.75 / (PASSED_GBPS * 1e9)
+        return launch if tiles.by_rows else 2 * launch + 6 * tiles.rows * n * 0.75 / (PASSED_GBPS * 1e9)
 
     split = n * n * SPLIT_CYCLES / UNIT.vector_width / 4 / (UNIT.clock_ghz * 1e9)  # vectors on four cores
     few = (32, 16 * n, 256)  # whose sums fit the cache
@@ -92,6 +92,26 @@ def test_times_by_hand():
     kept = 2 * 4 * n * (row.chunks - 1) / (UNIT.level("l2").bandwidth_gbps * 1e9)
     assert not row.by_rows and row.blocks == (1, n // BLOCK, n // DEPTH)  # a quarter of 16 rows of tiles is a core's
     assert row.seconds == pytest.approx(weights + split / n + kept + 16 * sums / n + between(row), rel=1e-7)
+
+
+def test_what_follows_a_product_is_added():
+    tiles, more = (matrix_tiles(1024, 256, 256, UNIT, slots=slots) for slots in (0, 26))
+    vectors = 1024 * 256 / UNIT.vector_width / UNIT.units
+    taken = vectors * 26 / of_bytes(UNIT, 4).fma / (UNIT.clock_ghz * 1e9)
+    assert tiles.by_rows and more.seconds - tiles.seconds == pytest.approx(taken)
+
+
+def test_a_constant_comes_from_memory_once():
+    """Of 20,000 rows a part stays in the cache at a time; the constant, 196 kB in parts, stays beside it."""
+    long = (20000, 512, 64)
+    tiles, constant = matrix_tiles(*long, UNIT), SPLIT_BYTES * long[1] * long[2]
+    assert tiles.by_rows and tiles.row_blocks < tiles.blocks[0]
+    later = matrix_tiles(*long, with_rates(dram=0.5)).seconds - tiles.seconds
+    assert later == pytest.approx(MATRIX_EXPOSED * constant / (UNIT.far.bandwidth_gbps * 1e9))
+    assert matrix_tiles(*long, with_rates(l2=0.5)).seconds > tiles.seconds
+    moved = 4 << 20  # in the last cache, not in the cores' own
+    read = matrix_tiles(*long, UNIT, moved).seconds - tiles.seconds
+    assert read == pytest.approx(moved / (UNIT.level("l3").bandwidth_gbps * 1e9))
 
 
 def test_cores_share_rows_where_columns_are_few():
