@@ -109,7 +109,7 @@ RESERVED = 6
 
 # --- Matrix unit -----------------------------------------------------------------------------------------------------
 #: Share of a matrix unit's measured peak that its products reach (this and the next, and the cycles below, fitted on
-#: two cores of a Granite Rapids class server: 241 products of 17 networks, as they run there; off by 9 % at the median).
+#: two cores of a Granite Rapids class server: 241 products of 17 networks, as they run there; off by 9 %, median).
 MATRIX_SHARE = 0.93
 #: Share of the lesser of both that the products of tiles and the constant's way from memory do not hide of each other.
 MATRIX_EXPOSED = 0.7

@@ -76,7 +76,7 @@ class OpenProduct:
         """Parameters before the result: the place of the constant packed for the unit."""
         return [key(p) for p in tensors_of(self.nest.func)].index(key(self.nest.out))
 
-    def units(self, gain: float = 1.0) -> tuple[OnUnit, ...]:
+    def units(self, gain: float) -> tuple[OnUnit, ...]:
         """Return the unit's kernels, each for its sizes and larger ones; none if it is at no size faster by `gain`."""
         found = kept_answer(lambda: self._units(gain), "open matrix", *self._words(), gain)
         return tuple(OnUnit(int(first), (int(chunk), bool(by_rows))) for first, chunk, by_rows in found)
