@@ -146,6 +146,18 @@ def test_a_target_without_the_unit_has_none_of_it():
     assert MatrixProducts(LLVM, UNIT)(mod) is mod
 
 
+def test_what_follows_a_product_counts():
+    """GELU takes a core longer than the product's tiles: beside it, the unit's gain is smaller."""
+    weights = relax.const(values(256, 256))
+    chosen = [MatrixProducts(LLVM, UNIT, emulated=True).chosen(prepare(module(body, (192, 256)), LLVM)) for body in (
+        lambda b, x: b.emit(OP.nn.relu(b.emit(OP.matmul(x, weights)))),
+        lambda b, x: b.emit(OP.nn.gelu(b.emit(OP.matmul(x, weights)))),
+    )]  # fmt: skip
+    (rectified,), (gelu,) = (one.values() for one in chosen)
+    vectors = 192 * 256 / UNIT.vector_width / UNIT.units
+    assert gelu - rectified >= 10 * vectors / (UNIT.clock_ghz * 1e9)
+
+
 def test_they_are_no_tasks_of_a_tuner():
     mod = prepare(layer()[0], LLVM)
     left = extract_tasks(MatrixProducts(LLVM, UNIT, emulated=True)(mod))
