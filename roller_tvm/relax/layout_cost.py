@@ -13,7 +13,7 @@ from .arrangement import Arrangement, Convolution, Shape
 
 #: How much faster Winograd's algorithm, which is less exact, must be predicted: the model's error. On an AVX-512 server
 #: of Intel it takes, with transforms an axis at a time, 0.98 to 1.12 of its predicted time (eight sizes), direct
-#: convolutions 0.94 to 1.06, those on the matrix unit 0.81 to 1.11.
+#: convolutions 0.94 to 1.06.
 GAIN = 1.15
 
 

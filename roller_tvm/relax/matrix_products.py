@@ -13,6 +13,7 @@ from ..codegen.matrix_kernel import LANES, OPERAND, MatrixKernel, is_splittable,
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec, parse_target
 from ..device.matrix_unit import names_matrix_unit
+from ..errors import UnsupportedOperator
 from ..forks import shared
 from ..micro_perf.cpu import instructions
 from ..micro_perf.matrix_unit import MatrixTiles, matrix_tiles
@@ -140,9 +141,15 @@ class MatrixProducts:
 
 
 def _slots_behind(func: Any, constants: Collection[str | int]) -> float:
-    """Return the vector instruction slots of what follows a function's product, an element of its result."""
-    stages = (expression := read_prim_func(func, constants=constants).expression).stages
-    return instructions(*(stage.ops for stage in stages[stages.index(expression.anchor) + 1 :]))
+    """Return the vector instruction slots of what follows a function's product, an element of its result.
+
+    They are 0 if it cannot be planned on vectors (a cast to float8): the unit's plan is compared with nothing then.
+    """
+    try:
+        expression = read_prim_func(func, constants=constants).expression
+    except UnsupportedOperator:
+        return 0.0
+    return instructions(*(stage.ops for stage in expression.epilogues))
 
 
 def product_func(nest: ProductNest, tiles: MatrixTiles, units: int, emulated: bool = False) -> Any:

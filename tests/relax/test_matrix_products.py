@@ -158,6 +158,17 @@ def test_what_follows_a_product_counts():
     assert gelu - rectified >= 10 * vectors / (UNIT.clock_ghz * 1e9)
 
 
+def test_what_vectors_cannot_follow_a_product_with_stops_nothing():
+    """No plan has elements of float8: the unit's is compared with none."""
+    weights = relax.const(values(256, 256))
+
+    def body(b, x):
+        return b.emit(OP.astype(b.emit(OP.matmul(x, weights)), "float8_e4m3fn"))
+
+    mod = prepare(module(body, (192, 256)), LLVM)
+    assert len(MatrixProducts(LLVM, UNIT, emulated=True).chosen(mod)) == 1
+
+
 def test_they_are_no_tasks_of_a_tuner():
     mod = prepare(layer()[0], LLVM)
     left = extract_tasks(MatrixProducts(LLVM, UNIT, emulated=True)(mod))
